@@ -1,0 +1,1 @@
+//! GBNF front: refuses what the engine would swallow or die of.

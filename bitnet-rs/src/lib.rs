@@ -1,0 +1,5 @@
+//! Safe wrapper over the pinned bitnet.cpp engine.
+
+pub mod gguf;
+pub mod grammar;
+pub mod state;

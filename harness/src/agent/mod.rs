@@ -1,0 +1,1 @@
+//! Agent boundary: model output is never a command.

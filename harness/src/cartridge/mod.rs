@@ -1,0 +1,1 @@
+//! Cartridges: KV prefixes as safetensors files.

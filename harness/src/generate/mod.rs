@@ -1,0 +1,1 @@
+//! Generation: chat templates, streaming, the generator that an agent embeds.

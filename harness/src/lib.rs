@@ -1,0 +1,11 @@
+//! Gate suite, cartridges and agent boundary over `bitnet-rs`.
+#![forbid(unsafe_code)]
+
+pub mod agent;
+pub mod cartridge;
+pub mod gates;
+pub mod generate;
+pub mod model;
+pub mod reference;
+pub mod report;
+pub mod tools;

@@ -1,0 +1,4 @@
+//! Command line of the harness.
+#![forbid(unsafe_code)]
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Model tools: synthetic models, inspection.

@@ -1,0 +1,1 @@
+//! Independent reference: I2_S arithmetic and a forward pass, no engine code.

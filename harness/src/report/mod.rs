@@ -1,0 +1,1 @@
+//! Gate reports: one record, rendered as text, JSON, Markdown or JUnit.

@@ -1,0 +1,1 @@
+//! Tool registries, JSON Schema to GBNF.
