@@ -111,7 +111,7 @@ impl KvType {
     /// Bytes of a row of `elements` (`ggml_row_size`), or `None` if `elements` is not a whole
     /// number of blocks.
     pub fn row_bytes(self, elements: u32) -> Option<u64> {
-        if elements % self.block_len() != 0 {
+        if !elements.is_multiple_of(self.block_len()) {
             return None;
         }
         Some(u64::from(elements / self.block_len()) * u64::from(self.block_bytes()))
