@@ -307,7 +307,7 @@ impl Noise {
 
     /// Four ternary codes 0, 1 or 2.
     fn ternary(&mut self) -> u8 {
-        (0..4).fold(0, |byte, _| byte << 2 | (self.next() >> 33) as u8 % 3)
+        (0..4).fold(0, |byte, _| (byte << 2) | ((self.next() >> 33) as u8 % 3))
     }
 
     /// An f16 of magnitude 2⁻⁶ to 2⁻⁵.

@@ -305,7 +305,7 @@ impl GgmlType {
     /// number of blocks or overflows. For I2_S the packed bytes (a quarter of ggml's figure).
     #[must_use]
     pub fn row_bytes(self, elements: u64) -> Option<u64> {
-        if elements % self.block_len() != 0 {
+        if !elements.is_multiple_of(self.block_len()) {
             return None;
         }
         (elements / self.block_len()).checked_mul(self.block_bytes())

@@ -465,14 +465,14 @@ fn place(
 
     let mut order: Vec<&TensorInfo> = tensors.iter().collect();
     order.sort_by_key(|tensor| tensor.offset());
-    if let Some(first) = order.first() {
-        if first.offset() % MAP_ALIGNMENT != 0 {
-            return Err(GgufError::Misaligned {
-                tensor: shown(first.name().as_bytes()),
-                offset: first.offset(),
-                alignment: MAP_ALIGNMENT,
-            });
-        }
+    if let Some(first) = order.first()
+        && first.offset() % MAP_ALIGNMENT != 0
+    {
+        return Err(GgufError::Misaligned {
+            tensor: shown(first.name().as_bytes()),
+            offset: first.offset(),
+            alignment: MAP_ALIGNMENT,
+        });
     }
     let mut unused = 0;
     for (index, tensor) in order.iter().enumerate() {

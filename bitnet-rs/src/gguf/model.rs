@@ -237,10 +237,10 @@ impl ModelInfo {
         if !gguf.tensors().iter().any(|tensor| ternary.contains(&tensor.ggml_type())) {
             warnings.push(GgufWarning::NoTernaryTensors);
         }
-        if limits.strict {
-            if let Some(warning) = warnings.iter().find(|warning| warning.is_strict()) {
-                return Err(GgufError::Strict(warning.clone()));
-            }
+        if limits.strict
+            && let Some(warning) = warnings.iter().find(|warning| warning.is_strict())
+        {
+            return Err(GgufError::Strict(warning.clone()));
         }
         Ok(Self {
             architecture,
@@ -307,10 +307,10 @@ fn architecture(gguf: &Gguf) -> Result<Architecture, GgufError> {
 
 /// Keys under `general.` and `split.` that the engine reads.
 fn general(gguf: &Gguf) -> Result<(), GgufError> {
-    if let Some(value) = gguf.get("general.name") {
-        if !matches!(value, Value::String(_)) {
-            return Err(GgufError::key_type("general.name", value, "string"));
-        }
+    if let Some(value) = gguf.get("general.name")
+        && !matches!(value, Value::String(_))
+    {
+        return Err(GgufError::key_type("general.name", value, "string"));
     }
     // `gguf_get_val_u32` aborts on another type.
     gguf.u32("general.file_type")?;

@@ -362,10 +362,10 @@ fn bytes_covered(tokens: &Strings, model: TokenizerModel, warnings: &mut Vec<Ggu
             let table: HashMap<char, u8> = (0..=255).map(|b| (bpe_char_of(b), b)).collect();
             for text in tokens.iter().filter(|text| text.len() <= 2) {
                 let mut chars = std::str::from_utf8(text).unwrap_or_default().chars();
-                if let (Some(c), None) = (chars.next(), chars.next()) {
-                    if let Some(&byte) = table.get(&c) {
-                        have[byte as usize] = true;
-                    }
+                if let (Some(c), None) = (chars.next(), chars.next())
+                    && let Some(&byte) = table.get(&c)
+                {
+                    have[byte as usize] = true;
                 }
             }
         }
