@@ -43,9 +43,7 @@ pub enum I2sError {
         cols: usize,
     },
     /// The kernel would compute rows past the end of the matrix.
-    #[error(
-        "row count {rows} is not a multiple of {ROW_MULTIPLE}: threads take rows in fours; pad the tensor"
-    )]
+    #[error("row count {rows} is not a multiple of {ROW_MULTIPLE}: threads take rows in fours; pad the tensor")]
     RowCount {
         /// Rows of the matrix.
         rows: usize,
@@ -172,9 +170,7 @@ pub fn check_shape(rows: usize, cols: usize) -> Result<(), I2sError> {
 /// # Errors
 /// [`I2sError::TooLarge`] on overflow.
 pub fn tensor_bytes(rows: usize, cols: usize) -> Result<usize, I2sError> {
-    rows.checked_mul(cols)
-        .and_then(|n| (n / 4).checked_add(TRAILER))
-        .ok_or(I2sError::TooLarge { rows, cols })
+    rows.checked_mul(cols).and_then(|n| (n / 4).checked_add(TRAILER)).ok_or(I2sError::TooLarge { rows, cols })
 }
 
 /// Packs `rows × cols` ternary weights (row-major) with their scale into tensor bytes.
@@ -182,21 +178,11 @@ pub fn tensor_bytes(rows: usize, cols: usize) -> Result<usize, I2sError> {
 /// # Errors
 /// Shapes that [`check_shape`] refuses, a wrong number of weights, a weight outside {−1, 0, 1}, a
 /// scale that is not finite.
-pub fn pack(
-    weights: &[i8],
-    rows: usize,
-    cols: usize,
-    scale: f32,
-    packing: Packing,
-) -> Result<Vec<u8>, I2sError> {
+pub fn pack(weights: &[i8], rows: usize, cols: usize, scale: f32, packing: Packing) -> Result<Vec<u8>, I2sError> {
     check_shape(rows, cols)?;
     let total = tensor_bytes(rows, cols)?;
     if weights.len() != rows * cols {
-        return Err(I2sError::Length {
-            what: "weights",
-            expected: rows * cols,
-            actual: weights.len(),
-        });
+        return Err(I2sError::Length { what: "weights", expected: rows * cols, actual: weights.len() });
     }
     if !scale.is_finite() {
         return Err(I2sError::Scale { scale });
@@ -217,9 +203,7 @@ pub fn pack(
 /// Ternary weights and scale from float weights, as `quantize_i2_s` makes them: the sign of each
 /// weight, zero below 1e-6, and the largest magnitude of the tensor as scale.
 pub fn quantize_weights(weights: &[f32]) -> (Vec<i8>, f32) {
-    let max = weights
-        .iter()
-        .fold(0.0_f64, |max, &w| max.max(f64::from(w).abs()));
+    let max = weights.iter().fold(0.0_f64, |max, &w| max.max(f64::from(w).abs()));
     let ternary = weights
         .iter()
         .map(|&w| {
@@ -262,10 +246,7 @@ pub fn quantize_row(x: &[f32]) -> Result<QuantizedRow, I2sError> {
         max = max.max(f64::from(value).abs());
     }
     let scale = (127.0 / max) as f32;
-    let values: Vec<i8> = x
-        .iter()
-        .map(|&v| (v * scale).round_ties_even().clamp(-128.0, 127.0) as i8)
-        .collect();
+    let values: Vec<i8> = x.iter().map(|&v| (v * scale).round_ties_even().clamp(-128.0, 127.0) as i8).collect();
     let sum = values.iter().map(|&v| i32::from(v)).sum();
     Ok(QuantizedRow { values, scale, sum })
 }
@@ -277,9 +258,7 @@ pub fn quantize_row(x: &[f32]) -> Result<QuantizedRow, I2sError> {
 /// [`I2sError::RowLength`] when the row is no whole number of blocks.
 pub fn interleave_4x1(row: &QuantizedRow) -> Result<Vec<i8>, I2sError> {
     if row.values.is_empty() || !row.values.len().is_multiple_of(BLOCK) {
-        return Err(I2sError::RowLength {
-            cols: row.values.len(),
-        });
+        return Err(I2sError::RowLength { cols: row.values.len() });
     }
     let mut out = vec![0_i8; (row.values.len() / BLOCK - 1) * BLOCK * 4 + BLOCK];
     for (i, block) in row.values.chunks_exact(BLOCK).enumerate() {
@@ -290,11 +269,7 @@ pub fn interleave_4x1(row: &QuantizedRow) -> Result<Vec<i8>, I2sError> {
 
 /// `Σ code·a`, what the dot kernels return before any correction.
 pub fn dot_codes(codes: &[u8], activations: &[i8]) -> i64 {
-    codes
-        .iter()
-        .zip(activations)
-        .map(|(&c, &a)| i64::from(c) * i64::from(a))
-        .sum()
+    codes.iter().zip(activations).map(|(&c, &a)| i64::from(c) * i64::from(a)).sum()
 }
 
 /// Scales a raw kernel sum back: `(Σ code·a − Σ a) / s · scale`, three f32 operations in the
@@ -319,34 +294,18 @@ impl<'a> I2sMatrix<'a> {
     /// # Errors
     /// A shape the kernels get wrong, a byte length that does not fit, a scale that is not finite.
     /// Codes are not looked at: see [`check_codes`](Self::check_codes).
-    pub fn new(
-        bytes: &'a [u8],
-        rows: usize,
-        cols: usize,
-        packing: Packing,
-    ) -> Result<Self, I2sError> {
+    pub fn new(bytes: &'a [u8], rows: usize, cols: usize, packing: Packing) -> Result<Self, I2sError> {
         check_shape(rows, cols)?;
         let expected = tensor_bytes(rows, cols)?;
         if bytes.len() != expected {
-            return Err(I2sError::ByteLength {
-                rows,
-                cols,
-                expected,
-                actual: bytes.len(),
-            });
+            return Err(I2sError::ByteLength { rows, cols, expected, actual: bytes.len() });
         }
         let (codes, trailer) = bytes.split_at(rows * cols / 4);
         let scale = f32::from_le_bytes([trailer[0], trailer[1], trailer[2], trailer[3]]);
         if !scale.is_finite() {
             return Err(I2sError::Scale { scale });
         }
-        Ok(Self {
-            rows,
-            cols,
-            packing,
-            codes,
-            scale,
-        })
+        Ok(Self { rows, cols, packing, codes, scale })
     }
 
     /// Rows (output features).
@@ -373,10 +332,7 @@ impl<'a> I2sMatrix<'a> {
         assert_eq!(out.len(), self.cols, "length of the code buffer");
         let bytes = self.packing.block_bytes();
         let packed = &self.codes[row * self.cols / 4..][..self.cols / 4];
-        for (block, out) in packed
-            .chunks_exact(bytes)
-            .zip(out.chunks_exact_mut(4 * bytes))
-        {
+        for (block, out) in packed.chunks_exact(bytes).zip(out.chunks_exact_mut(4 * bytes)) {
             for (group, out) in out.chunks_exact_mut(bytes).enumerate() {
                 let shift = 6 - 2 * group;
                 for (code, byte) in out.iter_mut().zip(block) {
@@ -425,17 +381,11 @@ impl<'a> I2sMatrix<'a> {
     pub fn raw_matmul(&self, activations: &[QuantizedRow]) -> Result<Vec<i64>, I2sError> {
         for row in activations {
             if row.values.len() != self.cols {
-                return Err(I2sError::Length {
-                    what: "activations",
-                    expected: self.cols,
-                    actual: row.values.len(),
-                });
+                return Err(I2sError::Length { what: "activations", expected: self.cols, actual: row.values.len() });
             }
         }
-        let wide: Vec<Vec<i16>> = activations
-            .iter()
-            .map(|row| row.values.iter().map(|&v| i16::from(v)).collect())
-            .collect();
+        let wide: Vec<Vec<i16>> =
+            activations.iter().map(|row| row.values.iter().map(|&v| i16::from(v)).collect()).collect();
         let mut by_row = vec![0_i64; self.rows * wide.len()];
         if wide.is_empty() {
             return Ok(by_row);
@@ -504,11 +454,7 @@ fn dot_wide(codes: &[i16], activations: &[i16]) -> i64 {
         .chunks(BLOCK)
         .zip(activations.chunks(BLOCK))
         .map(|(c, a)| {
-            let block: i32 = c
-                .iter()
-                .zip(a)
-                .map(|(&c, &a)| i32::from(c) * i32::from(a))
-                .sum();
+            let block: i32 = c.iter().zip(a).map(|(&c, &a)| i32::from(c) * i32::from(a)).sum();
             i64::from(block)
         })
         .sum()
@@ -523,21 +469,13 @@ fn dot_wide(codes: &[i16], activations: &[i16]) -> i64 {
 /// # Errors
 /// [`I2sError::Length`] when `packed_row` is not a quarter of the activations' length,
 /// [`I2sError::RowLength`] when that is no multiple of [`BLOCK`].
-pub fn identify_packing(
-    packed_row: &[u8],
-    activations: &[i8],
-    observed: i64,
-) -> Result<Option<Packing>, I2sError> {
+pub fn identify_packing(packed_row: &[u8], activations: &[i8], observed: i64) -> Result<Option<Packing>, I2sError> {
     let cols = activations.len();
     if cols == 0 || !cols.is_multiple_of(BLOCK) {
         return Err(I2sError::RowLength { cols });
     }
     if packed_row.len() != cols / 4 {
-        return Err(I2sError::Length {
-            what: "packed row",
-            expected: cols / 4,
-            actual: packed_row.len(),
-        });
+        return Err(I2sError::Length { what: "packed row", expected: cols / 4, actual: packed_row.len() });
     }
     Ok(Packing::ALL.into_iter().find(|packing| {
         let sum: i64 = activations
@@ -683,13 +621,7 @@ mod tests {
     #[test]
     fn non_finite_activations_are_named() {
         let err = quantize_row(&[0.0, f32::NEG_INFINITY]).unwrap_err();
-        assert_eq!(
-            err,
-            I2sError::NotFinite {
-                index: 1,
-                value: f32::NEG_INFINITY
-            }
-        );
+        assert_eq!(err, I2sError::NotFinite { index: 1, value: f32::NEG_INFINITY });
         assert!(quantize_row(&[f32::NAN]).is_err());
     }
 
@@ -726,45 +658,26 @@ mod tests {
             assert_eq!(check_shape(rows, 128), Err(I2sError::RowCount { rows }));
         }
         assert_eq!(check_shape(4, 128), Ok(()));
-        assert!(matches!(
-            tensor_bytes(usize::MAX, 128),
-            Err(I2sError::TooLarge { .. })
-        ));
+        assert!(matches!(tensor_bytes(usize::MAX, 128), Err(I2sError::TooLarge { .. })));
         assert!(matches!(
             I2sMatrix::new(&[0; 159], 4, 128, Packing::X86),
-            Err(I2sError::ByteLength {
-                expected: 160,
-                actual: 159,
-                ..
-            })
+            Err(I2sError::ByteLength { expected: 160, actual: 159, .. })
         ));
     }
 
     #[test]
     fn code_three_is_found() {
         let mut bytes = pack(&vec![0; 8 * 256], 8, 256, 1.0, Packing::X86).unwrap();
-        assert!(
-            I2sMatrix::new(&bytes, 8, 256, Packing::X86)
-                .unwrap()
-                .check_codes()
-                .is_ok()
-        );
+        assert!(I2sMatrix::new(&bytes, 8, 256, Packing::X86).unwrap().check_codes().is_ok());
         // Row 2, second block, byte 5, third group: column 128 + 64 + 5.
         bytes[2 * 64 + 32 + 5] |= 0b00_00_11_00;
         let matrix = I2sMatrix::new(&bytes, 8, 256, Packing::X86).unwrap();
-        assert_eq!(
-            matrix.check_codes(),
-            Err(I2sError::ForbiddenCode { row: 2, col: 197 })
-        );
+        assert_eq!(matrix.check_codes(), Err(I2sError::ForbiddenCode { row: 2, col: 197 }));
     }
 
     #[test]
     fn interleaved_rows_by_hand() {
-        let row = QuantizedRow {
-            values: (0..256).map(|i| (i % 100) as i8).collect(),
-            scale: 1.0,
-            sum: 0,
-        };
+        let row = QuantizedRow { values: (0..256).map(|i| (i % 100) as i8).collect(), scale: 1.0, sum: 0 };
         let out = interleave_4x1(&row).unwrap();
         assert_eq!(out.len(), 512 + 128);
         assert_eq!(out[127], 27);
@@ -777,21 +690,15 @@ mod tests {
         let mut rng = ChaCha8Rng::seed_from_u64(3);
         let weights = ternary(&mut rng, 4 * 256);
         let activations: Vec<i8> = (0..256).map(|_| rng.random_range(-127..=127)).collect();
-        let truth: i64 = weights[..256]
-            .iter()
-            .zip(&activations)
-            .map(|(&w, &a)| (i64::from(w) + 1) * i64::from(a))
-            .sum();
+        let truth: i64 =
+            weights[..256].iter().zip(&activations).map(|(&w, &a)| (i64::from(w) + 1) * i64::from(a)).sum();
         for packing in Packing::ALL {
             let bytes = pack(&weights, 4, 256, 1.0, packing).unwrap();
             let found = identify_packing(&bytes[..64], &activations, truth).unwrap();
             assert_eq!(found, Some(packing));
         }
         let bytes = pack(&weights, 4, 256, 1.0, Packing::X86).unwrap();
-        assert_eq!(
-            identify_packing(&bytes[..64], &activations, truth + 1).unwrap(),
-            None
-        );
+        assert_eq!(identify_packing(&bytes[..64], &activations, truth + 1).unwrap(), None);
     }
 
     #[test]
@@ -802,10 +709,8 @@ mod tests {
         let bytes = pack(&weights, rows, cols, 0.25, Packing::X86).unwrap();
         let x: Vec<f32> = (0..cols).map(|_| rng.random_range(-1.0..1.0)).collect();
         let row = quantize_row(&x).unwrap();
-        let clean = I2sMatrix::new(&bytes, rows, cols, Packing::X86)
-            .unwrap()
-            .matmul(std::slice::from_ref(&row))
-            .unwrap();
+        let clean =
+            I2sMatrix::new(&bytes, rows, cols, Packing::X86).unwrap().matmul(std::slice::from_ref(&row)).unwrap();
         for (fault, rows_hit) in [
             (PackedFault::SignFlip { from: 0 }, 1),
             (PackedFault::Scale { factor: 1.01 }, rows),
@@ -813,10 +718,8 @@ mod tests {
             (PackedFault::DroppedTail, rows),
         ] {
             let faulty = fault.apply(&bytes, rows, cols).unwrap();
-            let product = I2sMatrix::new(&faulty, rows, cols, Packing::X86)
-                .unwrap()
-                .matmul(std::slice::from_ref(&row))
-                .unwrap();
+            let product =
+                I2sMatrix::new(&faulty, rows, cols, Packing::X86).unwrap().matmul(std::slice::from_ref(&row)).unwrap();
             let hit = clean.iter().zip(&product).filter(|(a, b)| a != b).count();
             assert_eq!(hit, rows_hit, "{fault:?}");
         }

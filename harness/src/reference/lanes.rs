@@ -43,31 +43,25 @@ pub enum KernelPath {
 
 impl KernelPath {
     /// Every path.
-    pub const ALL: [KernelPath; 4] = [
-        KernelPath::Single,
-        KernelPath::FourColumns,
-        KernelPath::FourRows,
-        KernelPath::FourRowsInterleaved,
-    ];
+    pub const ALL: [KernelPath; 4] =
+        [KernelPath::Single, KernelPath::FourColumns, KernelPath::FourRows, KernelPath::FourRowsInterleaved];
 
     /// Blocks between widenings. The same everywhere: the interleaved path runs 128 short steps where
     /// the others run 32 of four, over the same 4096 columns.
     pub const fn group_blocks(self) -> usize {
         match self {
-            KernelPath::Single
-            | KernelPath::FourColumns
-            | KernelPath::FourRows
-            | KernelPath::FourRowsInterleaved => GROUP_BLOCKS,
+            KernelPath::Single | KernelPath::FourColumns | KernelPath::FourRows | KernelPath::FourRowsInterleaved => {
+                GROUP_BLOCKS
+            }
         }
     }
 
     /// Lane that meets the product of a column. The same everywhere.
     pub const fn lane(self, col: usize) -> usize {
         match self {
-            KernelPath::Single
-            | KernelPath::FourColumns
-            | KernelPath::FourRows
-            | KernelPath::FourRowsInterleaved => col % 32 / 2,
+            KernelPath::Single | KernelPath::FourColumns | KernelPath::FourRows | KernelPath::FourRowsInterleaved => {
+                col % 32 / 2
+            }
         }
     }
 }
@@ -83,10 +77,7 @@ pub fn lane_sums(codes: &[u8], activations: &[i8]) -> Result<Vec<[i32; LANES]>, 
         .zip(activations.chunks(GROUP))
         .map(|(codes, activations)| {
             let mut by_column = [0_i32; 2 * LANES];
-            for (codes, activations) in codes
-                .chunks_exact(2 * LANES)
-                .zip(activations.chunks_exact(2 * LANES))
-            {
+            for (codes, activations) in codes.chunks_exact(2 * LANES).zip(activations.chunks_exact(2 * LANES)) {
                 for ((sum, &c), &a) in by_column.iter_mut().zip(codes).zip(activations) {
                     *sum += i32::from(c) * i32::from(a);
                 }
@@ -138,18 +129,8 @@ pub struct LanePosition {
 }
 
 impl LaneHeadroom {
-    const EMPTY: LaneHeadroom = LaneHeadroom {
-        max: 0,
-        min: 0,
-        at: LanePosition {
-            row: 0,
-            token: 0,
-            group: 0,
-            lane: 0,
-        },
-        wrapped: 0,
-        lanes: 0,
-    };
+    const EMPTY: LaneHeadroom =
+        LaneHeadroom { max: 0, min: 0, at: LanePosition { row: 0, token: 0, group: 0, lane: 0 }, wrapped: 0, lanes: 0 };
 
     /// Whether the kernel's answer differs from the exact one somewhere.
     pub fn wraps(&self) -> bool {
@@ -166,11 +147,7 @@ impl LaneHeadroom {
         LaneHeadroom {
             max: self.max.max(other.max),
             min: self.min.min(other.min),
-            at: if other.used() > self.used() {
-                other.at
-            } else {
-                self.at
-            },
+            at: if other.used() > self.used() { other.at } else { self.at },
             wrapped: self.wrapped + other.wrapped,
             lanes: self.lanes + other.lanes,
         }
@@ -186,12 +163,7 @@ impl LaneHeadroom {
                 self.lanes += 1;
                 if self.used() > used {
                     used = self.used();
-                    self.at = LanePosition {
-                        row,
-                        token,
-                        group,
-                        lane,
-                    };
+                    self.at = LanePosition { row, token, group, lane };
                 }
             }
         }
@@ -205,10 +177,7 @@ impl LaneHeadroom {
 ///
 /// # Errors
 /// [`I2sError::Length`] when an activation row has another length than the matrix rows.
-pub fn lane_headroom(
-    matrix: &I2sMatrix<'_>,
-    activations: &[QuantizedRow],
-) -> Result<LaneHeadroom, I2sError> {
+pub fn lane_headroom(matrix: &I2sMatrix<'_>, activations: &[QuantizedRow]) -> Result<LaneHeadroom, I2sError> {
     let mut codes = vec![0; matrix.cols()];
     let mut headroom = LaneHeadroom::EMPTY;
     for row in 0..matrix.rows() {
@@ -230,10 +199,7 @@ pub fn lane_headroom(
 pub fn lane_bound(activations: &[i8]) -> Result<LaneHeadroom, I2sError> {
     let mut headroom = LaneHeadroom::EMPTY;
     for positive in [true, false] {
-        let codes: Vec<u8> = activations
-            .iter()
-            .map(|&a| if (a > 0) == positive { 2 } else { 0 })
-            .collect();
+        let codes: Vec<u8> = activations.iter().map(|&a| if (a > 0) == positive { 2 } else { 0 }).collect();
         headroom.add(&lane_sums(&codes, activations)?, 0, 0);
     }
     Ok(headroom)
@@ -258,11 +224,7 @@ fn check_lengths(cols: usize, activations: usize) -> Result<(), I2sError> {
         return Err(I2sError::RowLength { cols });
     }
     if activations != cols {
-        return Err(I2sError::Length {
-            what: "activations",
-            expected: cols,
-            actual: activations,
-        });
+        return Err(I2sError::Length { what: "activations", expected: cols, actual: activations });
     }
     Ok(())
 }
@@ -342,36 +304,16 @@ mod tests {
     fn a_single_lane_is_named() {
         // Weights +1 in columns 6 and 7 of every 32 only: lane 3.
         let cols = 4096;
-        let weights: Vec<i8> = (0..4 * cols)
-            .map(|j| {
-                if j / cols == 2 && (j % 32) / 2 == 3 {
-                    1
-                } else {
-                    -1
-                }
-            })
-            .collect();
+        let weights: Vec<i8> = (0..4 * cols).map(|j| if j / cols == 2 && (j % 32) / 2 == 3 { 1 } else { -1 }).collect();
         let bytes = pack(&weights, 4, cols, 1.0, Packing::X86).unwrap();
         let matrix = I2sMatrix::new(&bytes, 4, cols, Packing::X86).unwrap();
-        let row = QuantizedRow {
-            values: vec![100; cols],
-            scale: 1.0,
-            sum: 409_600,
-        };
+        let row = QuantizedRow { values: vec![100; cols], scale: 1.0, sum: 409_600 };
         let headroom = lane_headroom(&matrix, &[row]).unwrap();
         assert_eq!(headroom.max, 256 * 2 * 100);
         assert_eq!(headroom.min, 0);
         assert_eq!(headroom.wrapped, 1);
         assert_eq!(headroom.lanes, 4 * 16);
-        assert_eq!(
-            headroom.at,
-            LanePosition {
-                row: 2,
-                token: 0,
-                group: 0,
-                lane: 3
-            }
-        );
+        assert_eq!(headroom.at, LanePosition { row: 2, token: 0, group: 0, lane: 3 });
         assert!(headroom.used() > 1.5 && headroom.used() < 1.6);
     }
 
@@ -384,9 +326,7 @@ mod tests {
                 (a + b).clamp(i32::from(i16::MIN), i32::from(i16::MAX)) as i16
             })
         };
-        let add16 = |a: [i16; 16], b: [i16; 16]| -> [i16; 16] {
-            std::array::from_fn(|t| a[t].wrapping_add(b[t]))
-        };
+        let add16 = |a: [i16; 16], b: [i16; 16]| -> [i16; 16] { std::array::from_fn(|t| a[t].wrapping_add(b[t])) };
         let mut accu = [0_i32; 8];
         for (packed, y) in packed.chunks(1024).zip(y.chunks(4096)) {
             let mut accu16 = [0_i16; 16];
