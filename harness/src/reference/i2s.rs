@@ -323,6 +323,12 @@ impl<'a> I2sMatrix<'a> {
         self.scale
     }
 
+    /// The same weights with the scale multiplied.
+    #[must_use]
+    pub fn scaled(self, factor: f32) -> Self {
+        Self { scale: self.scale * factor, ..self }
+    }
+
     /// Writes the two-bit codes of a row into `out`.
     ///
     /// # Panics
