@@ -2,4 +2,5 @@
 
 pub mod gguf;
 pub mod grammar;
+pub mod mapped;
 pub mod state;
