@@ -1,0 +1,129 @@
+//! Looking for infinities and not-a-numbers at memory speed.
+//!
+//! A float is not finite when its exponent bits are all ones, so the pass takes the largest
+//! masked exponent of each block of a few KiB, which compilers turn into SIMD maxima; only a
+//! block that holds one is looked at value by value.
+
+use super::{KvTensor, KvType, StateBlob, ValueLayout};
+
+/// Elements per block: large enough to amortise the test, small enough to stay in cache.
+const BLOCK: usize = 4096;
+
+/// The first value of a state that is not finite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "layer {layer}: {tensor} of head {head}, channel {channel}, position {position} are not finite (bits {bits:#x}); a state with such a value makes every later logit NaN"
+)]
+pub struct NonFinite {
+    /// Layer.
+    pub layer: usize,
+    /// Keys or values.
+    pub tensor: KvTensor,
+    /// KV head.
+    pub head: u32,
+    /// Element within the head (for quantized types, the first of the block).
+    pub channel: u32,
+    /// Position of the cell.
+    pub position: i32,
+    /// The value's bits (for quantized types, the scale's or minimum's).
+    pub bits: u32,
+}
+
+/// Index of the first f16 in `bytes` (little-endian) whose exponent is all ones.
+pub fn first_non_finite_f16(bytes: &[u8]) -> Option<usize> {
+    first_16(bytes, 0x7c00)
+}
+
+/// Index of the first bf16 in `bytes` (little-endian) whose exponent is all ones.
+pub fn first_non_finite_bf16(bytes: &[u8]) -> Option<usize> {
+    first_16(bytes, 0x7f80)
+}
+
+/// Index of the first f32 in `bytes` (little-endian) whose exponent is all ones.
+pub fn first_non_finite_f32(bytes: &[u8]) -> Option<usize> {
+    const MASK: u32 = 0x7f80_0000;
+    for (b, block) in bytes.chunks(BLOCK * 4).enumerate() {
+        let words = block.as_chunks::<4>().0;
+        let largest = words.iter().fold(0, |m, w| (u32::from_le_bytes(*w) & MASK).max(m));
+        if largest == MASK {
+            let at = words.iter().position(|w| u32::from_le_bytes(*w) & MASK == MASK);
+            return at.map(|at| b * BLOCK + at);
+        }
+    }
+    None
+}
+
+fn first_16(bytes: &[u8], mask: u16) -> Option<usize> {
+    for (b, block) in bytes.chunks(BLOCK * 2).enumerate() {
+        let words = block.as_chunks::<2>().0;
+        // The mask has no sign bit, so signed and unsigned order agree; SSE2 has only the signed
+        // 16-bit maximum.
+        let largest = words.iter().fold(0i16, |m, w| ((u16::from_le_bytes(*w) & mask) as i16).max(m));
+        if largest as u16 == mask {
+            let at = words.iter().position(|w| u16::from_le_bytes(*w) & mask == mask);
+            return at.map(|at| b * BLOCK + at);
+        }
+    }
+    None
+}
+
+/// Index of the first block whose scale (or minimum, where `scales` is 2) is not finite, and the
+/// bits of that half.
+fn first_block(bytes: &[u8], block_bytes: usize, scales: usize) -> Option<(usize, u32)> {
+    bytes.chunks_exact(block_bytes).enumerate().find_map(|(i, b)| {
+        b[..2 * scales]
+            .as_chunks::<2>()
+            .0
+            .iter()
+            .map(|h| u16::from_le_bytes(*h))
+            .find(|h| h & 0x7c00 == 0x7c00)
+            .map(|h| (i, u32::from(h)))
+    })
+}
+
+pub(super) fn check_blob(blob: &StateBlob<'_>) -> Result<(), NonFinite> {
+    let geometry = blob.geometry();
+    let cells = blob.cells() as usize;
+    for tensor in [KvTensor::Keys, KvTensor::Values] {
+        for layer in 0..geometry.n_layer() {
+            let payload = blob.payload(layer, tensor);
+            let heads = &geometry.layers()[layer];
+            let (kv_type, head_dim, width) = match tensor {
+                KvTensor::Keys => (geometry.type_k(), heads.head_dim_k, heads.n_embd_k()),
+                KvTensor::Values => (geometry.type_v(), heads.head_dim_v, heads.n_embd_v()),
+            };
+            let word = |i: usize, n: usize| {
+                let mut w = [0u8; 4];
+                w[..n].copy_from_slice(&payload[i * n..(i + 1) * n]);
+                u32::from_le_bytes(w)
+            };
+            let found = match kv_type {
+                KvType::F16 => first_non_finite_f16(payload).map(|i| (i, word(i, 2))),
+                KvType::Bf16 => first_non_finite_bf16(payload).map(|i| (i, word(i, 2))),
+                KvType::F32 => first_non_finite_f32(payload).map(|i| (i, word(i, 4))),
+                KvType::Q4_1 | KvType::Q5_1 => first_block(payload, kv_type.block_bytes() as usize, 2),
+                KvType::Q4_0 | KvType::Q5_0 | KvType::Q8_0 | KvType::Iq4Nl => {
+                    first_block(payload, kv_type.block_bytes() as usize, 1)
+                }
+            };
+            if let Some((unit, bits)) = found {
+                let element = unit * kv_type.block_len() as usize;
+                let transposed = tensor == KvTensor::Values && geometry.value_layout() == ValueLayout::Transposed;
+                let (cell, row_element) = if transposed {
+                    (element % cells, element / cells)
+                } else {
+                    (element / width as usize, element % width as usize)
+                };
+                return Err(NonFinite {
+                    layer,
+                    tensor,
+                    head: row_element as u32 / head_dim,
+                    channel: row_element as u32 % head_dim,
+                    position: blob.positions().nth(cell).unwrap_or(-1),
+                    bits,
+                });
+            }
+        }
+    }
+    Ok(())
+}
