@@ -5,11 +5,11 @@
 //! sensible, but it loads, decodes at the real speed and keeps its activations near unit size
 //! through any depth, which is what transport, speed and kernel gates need.
 
-use std::fs;
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::atomic_file::{self, AtomicFileError};
 use super::gguf_writer::{DataWriter, FilePlan, TensorPlan, Value};
 use super::vocabulary::{self, Vocabulary};
 use crate::reference::i2s;
@@ -48,24 +48,13 @@ pub enum SynthError {
         /// What is needed.
         need: String,
     },
-    /// The output file is there already.
-    #[error("'{}' exists; use --force to replace it", path.display())]
-    Exists {
-        /// The output file.
-        path: PathBuf,
-    },
     /// The cancel flag was set.
     #[error("cancelled; nothing was written to the output file")]
     Cancelled,
-    /// Reading or writing failed.
-    #[error("cannot write '{}': {source}", path.display())]
-    Io {
-        /// The output file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A writer given by the caller failed.
+    /// The output file could not be made.
+    #[error(transparent)]
+    File(#[from] AtomicFileError),
+    /// The data could not be written.
     #[error("cannot write the model: {0}")]
     Write(#[from] io::Error),
 }
@@ -446,11 +435,11 @@ pub fn write_synth(
     Ok(total)
 }
 
-/// Writes a model file: to a temporary file beside it, flushed to disk, then renamed, so that the
-/// path never names half a model.
+/// Writes a model file atomically ([`atomic_file::write`]).
 ///
 /// # Errors
-/// [`SynthError::Exists`] unless `force`; [`SynthError::Io`]; what [`write_synth`] returns.
+/// [`SynthError::File`] when the file exists and `force` is off, or cannot be made; what
+/// [`write_synth`] returns.
 pub fn write_synth_file(
     spec: &SynthSpec,
     seed: u64,
@@ -460,34 +449,7 @@ pub fn write_synth_file(
     cancel: &AtomicBool,
 ) -> Result<u64, SynthError> {
     spec.check()?;
-    let io = |source| SynthError::Io { path: path.to_owned(), source };
-    let exists = || SynthError::Exists { path: path.to_owned() };
-    if !force && fs::symlink_metadata(path).is_ok() {
-        return Err(exists());
-    }
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let file = tempfile::Builder::new().prefix(".synth-").suffix(".gguf.part").tempfile_in(folder).map_err(io)?;
-    let mut out = BufWriter::with_capacity(PIECE, file);
-    let written = write_synth(spec, seed, &mut out, progress, cancel).map_err(|err| match err {
-        SynthError::Write(source) => io(source),
-        other => other,
-    })?;
-    let file = out.into_inner().map_err(|err| io(err.into_error()))?;
-    file.as_file().sync_all().map_err(io)?;
-    if force {
-        file.persist(path).map_err(|err| io(err.error))?;
-    } else {
-        file.persist_noclobber(path)
-            .map_err(|err| if err.error.kind() == io::ErrorKind::AlreadyExists { exists() } else { io(err.error) })?;
-    }
-    // The rename itself is durable once the folder is.
-    if let Ok(folder) = fs::File::open(folder) {
-        let _best_effort = folder.sync_all();
-    }
-    Ok(written)
+    atomic_file::write(path, force, |out| write_synth(spec, seed, out, progress, cancel))
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014): one multiplication-and-shift hash of a counter.
@@ -601,6 +563,7 @@ impl NormalTable {
 mod tests {
     use super::*;
     use crate::reference::i2s::{I2sMatrix, Packing};
+    use std::fs;
 
     fn small() -> SynthSpec {
         SynthSpec { n_layer: 2, n_embd: 128, n_ff: 256, n_vocab: 300, ..SynthSpec::preset("tiny").unwrap() }
@@ -753,18 +716,17 @@ mod tests {
     }
 
     #[test]
-    fn an_existing_file_is_kept_unless_forced() {
+    fn the_file_is_what_the_writer_writes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("m.gguf");
-        fs::write(&path, b"mine").unwrap();
         let write = |force| {
             let cancel = AtomicBool::new(false);
             write_synth_file(&small(), 1, &path, force, &mut |_| (), &cancel)
         };
-        assert!(matches!(write(false), Err(SynthError::Exists { .. })));
-        assert_eq!(fs::read(&path).unwrap(), b"mine");
-        let written = write(true).unwrap();
+        let written = write(false).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().len(), written);
         assert_eq!(fs::read(&path).unwrap(), bytes_of(&small(), 1));
+        assert!(matches!(write(false), Err(SynthError::File(AtomicFileError::Exists { .. }))));
+        write(true).unwrap();
     }
 }
