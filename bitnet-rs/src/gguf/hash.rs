@@ -8,7 +8,7 @@ use std::str::FromStr;
 use sha2::{Digest, Sha256};
 
 use super::data::{self, DataSource};
-use super::model::{ModelInfo, RopeKind, RopeScaling};
+use super::model::{ModelInfo, RopeInfo, RopeScaling};
 use super::value::{Array, Value};
 use super::{Gguf, GgufError};
 
@@ -81,33 +81,37 @@ fn bits(value: f32) -> String {
     format!("f32:{:08x}", value.to_bits())
 }
 
+impl RopeInfo {
+    /// Scaling as one word, the same for every file that is computed the same way: `none`, or
+    /// parts joined by commas, such as `linear,factor=f32:40000000` (`docs/formats/hashes.md`).
+    #[must_use]
+    pub fn scaling_text(&self) -> String {
+        let factor = format!("factor={}", bits(self.factor));
+        let mut parts = match self.scaling {
+            RopeScaling::Linear if self.factor != 1.0 => vec!["linear".to_owned(), factor],
+            RopeScaling::Yarn => {
+                vec!["yarn".to_owned(), factor, format!("original_context={}", self.original_context)]
+            }
+            RopeScaling::None | RopeScaling::Linear => vec!["none".to_owned()],
+        };
+        if self.attn_factor != 1.0 {
+            parts.push(format!("attn_factor={}", bits(self.attn_factor)));
+        }
+        if let Some(factors) = &self.freq_factors {
+            let bytes: Vec<u8> = factors.iter().flat_map(|f| f.to_le_bytes()).collect();
+            parts.push(format!("freq_factors={}", Sha256Hash::of(&bytes)));
+        }
+        parts.join(",")
+    }
+}
+
 impl ModelInfo {
     /// The text whose SHA-256 is [`arch_hash`](Self::arch_hash): a line naming the format, then
-    /// `key=value` lines in byte order.
+    /// `key=value` lines in byte order of the keys.
     #[must_use]
     pub fn arch_text(&self) -> String {
         let h = self.hyperparameters();
         let rope = &h.rope;
-        let scaling = match rope.scaling {
-            RopeScaling::None => "none",
-            RopeScaling::Linear => "linear",
-            RopeScaling::Yarn => "yarn",
-        };
-        let original_context = match rope.scaling {
-            RopeScaling::Yarn => rope.original_context.to_string(),
-            _ => "none".into(),
-        };
-        let factors = match &rope.freq_factors {
-            None => "none".into(),
-            Some(factors) => {
-                let bytes: Vec<u8> = factors.iter().flat_map(|f| f.to_le_bytes()).collect();
-                Sha256Hash::of(&bytes).to_string()
-            }
-        };
-        let kind = match rope.kind {
-            RopeKind::Norm => "norm",
-            RopeKind::Neox => "neox",
-        };
         let mut lines = [
             ("architecture", self.architecture().name().to_owned()),
             ("head_dim", h.head_dim.to_string()),
@@ -118,14 +122,10 @@ impl ModelInfo {
             ("n_layer", h.n_layer.to_string()),
             ("n_vocab", h.n_vocab.to_string()),
             ("norm_eps", bits(h.norm_eps)),
-            ("rope.attn_factor", bits(rope.attn_factor)),
             ("rope.dimension_count", rope.dimension_count.to_string()),
-            ("rope.factor", bits(rope.factor)),
             ("rope.freq_base", bits(rope.freq_base)),
-            ("rope.freq_factors", factors),
-            ("rope.original_context", original_context),
-            ("rope.scaling", scaling.to_owned()),
-            ("rope.type", kind.to_owned()),
+            ("rope.scaling", rope.scaling_text()),
+            ("rope.type", rope.kind.name().to_owned()),
         ];
         lines.sort();
         let mut text = String::from("bitnet-harness.arch/1\n");

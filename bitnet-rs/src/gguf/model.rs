@@ -139,6 +139,17 @@ pub enum RopeKind {
     Neox,
 }
 
+impl RopeKind {
+    /// `norm` or `neox`, the engine's names.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Norm => "norm",
+            Self::Neox => "neox",
+        }
+    }
+}
+
 /// How positions beyond the training length are squeezed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RopeScaling {
