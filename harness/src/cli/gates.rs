@@ -13,7 +13,7 @@ use super::{CliError, interrupt_flag, progress};
 use crate::exit::Exit;
 use crate::gates::runner::{Launcher, RunnerError};
 use crate::gates::thresholds::Thresholds;
-use crate::gates::{GateId, GateInputs, child as gate_child};
+use crate::gates::{GateId, GateInputs, bridge, child as gate_child};
 use crate::model::source::ModelSource;
 use crate::report::{self, Engine, Host, ModelReport, Report, SCHEMA, Verdict};
 
@@ -73,6 +73,9 @@ pub(crate) struct ChildArgs {
     quick: bool,
     #[arg(long)]
     plant_faults: bool,
+    /// Gate 3b's first process: write the captured prefix here.
+    #[arg(long, value_name = "DIR")]
+    capture: Option<PathBuf>,
 }
 
 fn thresholds() -> Result<Thresholds, CliError> {
@@ -89,6 +92,11 @@ pub(crate) fn child(args: ChildArgs) -> Result<Exit, CliError> {
         cases: args.cases,
         thresholds: thresholds()?,
     };
+    if let Some(folder) = &args.capture {
+        gate_child::die_with_parent();
+        bridge::capture(&inputs, folder).map_err(|e| CliError::Failed(e.to_string()))?;
+        return Ok(Exit::Success);
+    }
     let answer = gate_child::answer(gate, &inputs, args.plant_faults);
     output::print(&output::json(&answer)?)?;
     Ok(Exit::Success)

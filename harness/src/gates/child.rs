@@ -34,7 +34,8 @@ pub fn answer(gate: GateId, inputs: &GateInputs, plant: bool) -> Answer {
 /// Starts every progress line, so that the runner can tell it from other output.
 pub const PROGRESS: &str = "\u{1}progress ";
 
-fn die_with_parent() {
+/// Ends this process when its stdin closes.
+pub fn die_with_parent() {
     std::thread::spawn(|| {
         let mut sink = [0u8; 64];
         while std::io::stdin().read(&mut sink).is_ok_and(|n| n > 0) {}

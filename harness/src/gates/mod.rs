@@ -12,6 +12,7 @@
 //!
 //! [`runner`] runs each in a child process with a time limit; thresholds are data ([`thresholds`]).
 
+pub mod bridge;
 pub mod child;
 pub mod first_light;
 pub mod kernel;
@@ -36,11 +37,13 @@ pub enum GateId {
     Kernel,
     /// 3a.
     RoundTrip,
+    /// 3b.
+    Bridge,
 }
 
 impl GateId {
     /// In the order in which they run.
-    pub const ALL: [Self; 3] = [Self::FirstLight, Self::Kernel, Self::RoundTrip];
+    pub const ALL: [Self; 4] = [Self::FirstLight, Self::Kernel, Self::RoundTrip, Self::Bridge];
 
     /// As users name it.
     pub fn id(self) -> &'static str {
@@ -48,6 +51,7 @@ impl GateId {
             Self::FirstLight => "0",
             Self::Kernel => "1",
             Self::RoundTrip => "3a",
+            Self::Bridge => "3b",
         }
     }
 
@@ -57,6 +61,7 @@ impl GateId {
             Self::FirstLight => "first light",
             Self::Kernel => "ternary kernel exact",
             Self::RoundTrip => "native state round trip",
+            Self::Bridge => "external bridge",
         }
     }
 
@@ -70,6 +75,7 @@ impl GateId {
             Self::FirstLight => first_light::run(inputs, rec, first_light::Fault::None),
             Self::Kernel => kernel::run(inputs, rec),
             Self::RoundTrip => round_trip::run(inputs, rec),
+            Self::Bridge => bridge::run(inputs, rec),
         }
     }
 
@@ -78,6 +84,7 @@ impl GateId {
             Self::FirstLight => first_light::self_check(inputs, progress),
             Self::Kernel => kernel::self_check(progress),
             Self::RoundTrip => round_trip::self_check(inputs, progress),
+            Self::Bridge => bridge::self_check(inputs, progress),
         }
     }
 }
