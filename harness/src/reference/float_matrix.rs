@@ -64,6 +64,11 @@ impl<'a> FloatMatrix<'a> {
         (bytes.len() == expected).then_some(Self { kind, rows, cols, bytes })
     }
 
+    /// Type of the elements.
+    pub fn kind(&self) -> FloatType {
+        self.kind
+    }
+
     /// Rows.
     pub fn rows(&self) -> usize {
         self.rows

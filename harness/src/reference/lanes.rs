@@ -14,7 +14,9 @@
 //! All entry points meet the same products in the same lane, whatever their loop order; see
 //! [`KernelPath`].
 
-use super::i2s::{BLOCK, I2sError, I2sMatrix, QuantizedRow};
+use std::thread;
+
+use super::i2s::{BLOCK, I2sError, I2sMatrix, QuantizedRow, worth_threads};
 
 /// 16-bit lanes of a 256-bit register.
 pub const LANES: usize = 16;
@@ -172,21 +174,41 @@ impl LaneHeadroom {
 
 /// Exact headroom of a whole product: every row against every activation vector.
 ///
-/// Costs as much as the product itself. [`lane_bound`] first tells which activation vectors can wrap
+/// Costs as much as the product itself and uses all processors. [`lane_bound`] first tells which activation vectors can wrap
 /// at all.
 ///
 /// # Errors
 /// [`I2sError::Length`] when an activation row has another length than the matrix rows.
 pub fn lane_headroom(matrix: &I2sMatrix<'_>, activations: &[QuantizedRow]) -> Result<LaneHeadroom, I2sError> {
-    let mut codes = vec![0; matrix.cols()];
-    let mut headroom = LaneHeadroom::EMPTY;
-    for row in 0..matrix.rows() {
-        matrix.row_codes(row, &mut codes);
-        for (token, activation) in activations.iter().enumerate() {
-            headroom.add(&lane_sums(&codes, &activation.values)?, row, token);
+    let run = |rows: std::ops::Range<usize>| -> Result<LaneHeadroom, I2sError> {
+        let mut codes = vec![0; matrix.cols()];
+        let mut headroom = LaneHeadroom::EMPTY;
+        for row in rows {
+            matrix.row_codes(row, &mut codes);
+            for (token, activation) in activations.iter().enumerate() {
+                headroom.add(&lane_sums(&codes, &activation.values)?, row, token);
+            }
         }
-    }
-    Ok(headroom)
+        Ok(headroom)
+    };
+    let rows = matrix.rows();
+    let threads = worth_threads(rows * matrix.cols() * activations.len()).min(rows);
+    let share = rows.div_ceil(threads);
+    thread::scope(|scope| {
+        let parts: Vec<_> = (0..rows)
+            .step_by(share)
+            .map(|first| {
+                let run = &run;
+                scope.spawn(move || run(first..(first + share).min(rows)))
+            })
+            .collect();
+        let mut headroom = LaneHeadroom::EMPTY;
+        for part in parts {
+            let part = part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            headroom = headroom.merge(part);
+        }
+        Ok(headroom)
+    })
 }
 
 /// Lane sums that no ternary matrix can exceed with these activations: all codes 2 where the
