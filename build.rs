@@ -205,7 +205,7 @@ fn generate_bindings(tree: &Path, workspace: &Path, out: &Path) -> Result<(), St
             .allowlist_function("llama_(set_n_threads|attach_threadpool|detach_threadpool|get_model_tensor)")
             .allowlist_function("llama_(rope_type|vocab_type|rope_freq_scale_train|model_.*)")
             .allowlist_function("llama_token_.*|llama_add_(bos|eos)_token")
-            .allowlist_function("llama_kv_cache_(seq_pos_max|update)|llama_get_kv_cache_.*")
+            .allowlist_function("llama_kv_cache_(seq_pos_max|view_.*)|llama_get_kv_cache_.*")
             .allowlist_function("llama_sampler_(free|reset|clone|init_.*)")
             .allowlist_function(
                 "ggml_(cpu_has_.*|type_name|type_size|blck_size|row_size|nbytes|nelements|is_quantized)",

@@ -29,55 +29,57 @@ pub struct NonFinite {
     pub bits: u32,
 }
 
-/// Index of the first f16 in `bytes` (little-endian) whose exponent is all ones.
-pub fn first_non_finite_f16(bytes: &[u8]) -> Option<usize> {
-    first_16(bytes, 0x7c00)
+/// The first value in `bytes` (elements of `kv_type`, in any order) that is not finite.
+///
+/// Returns the element's index and its bits; for quantized types, the index of the block's first
+/// element and the bits of its scale or minimum (codes are always finite).
+pub fn first_non_finite(kv_type: KvType, bytes: &[u8]) -> Option<(usize, u32)> {
+    match kv_type {
+        KvType::F16 => first_16(bytes, 0x7c00),
+        KvType::Bf16 => first_16(bytes, 0x7f80),
+        KvType::F32 => first_32(bytes),
+        KvType::Q4_1 | KvType::Q5_1 => first_block(bytes, kv_type, 2),
+        KvType::Q4_0 | KvType::Q5_0 | KvType::Q8_0 | KvType::Iq4Nl => first_block(bytes, kv_type, 1),
+    }
 }
 
-/// Index of the first bf16 in `bytes` (little-endian) whose exponent is all ones.
-pub fn first_non_finite_bf16(bytes: &[u8]) -> Option<usize> {
-    first_16(bytes, 0x7f80)
-}
-
-/// Index of the first f32 in `bytes` (little-endian) whose exponent is all ones.
-pub fn first_non_finite_f32(bytes: &[u8]) -> Option<usize> {
+fn first_32(bytes: &[u8]) -> Option<(usize, u32)> {
     const MASK: u32 = 0x7f80_0000;
     for (b, block) in bytes.chunks(BLOCK * 4).enumerate() {
         let words = block.as_chunks::<4>().0;
         let largest = words.iter().fold(0, |m, w| (u32::from_le_bytes(*w) & MASK).max(m));
         if largest == MASK {
-            let at = words.iter().position(|w| u32::from_le_bytes(*w) & MASK == MASK);
-            return at.map(|at| b * BLOCK + at);
+            let at = words.iter().position(|w| u32::from_le_bytes(*w) & MASK == MASK)?;
+            return Some((b * BLOCK + at, u32::from_le_bytes(words[at])));
         }
     }
     None
 }
 
-fn first_16(bytes: &[u8], mask: u16) -> Option<usize> {
+fn first_16(bytes: &[u8], mask: u16) -> Option<(usize, u32)> {
     for (b, block) in bytes.chunks(BLOCK * 2).enumerate() {
         let words = block.as_chunks::<2>().0;
         // The mask has no sign bit, so signed and unsigned order agree; SSE2 has only the signed
         // 16-bit maximum.
         let largest = words.iter().fold(0i16, |m, w| ((u16::from_le_bytes(*w) & mask) as i16).max(m));
         if largest as u16 == mask {
-            let at = words.iter().position(|w| u16::from_le_bytes(*w) & mask == mask);
-            return at.map(|at| b * BLOCK + at);
+            let at = words.iter().position(|w| u16::from_le_bytes(*w) & mask == mask)?;
+            return Some((b * BLOCK + at, u32::from(u16::from_le_bytes(words[at]))));
         }
     }
     None
 }
 
-/// Index of the first block whose scale (or minimum, where `scales` is 2) is not finite, and the
-/// bits of that half.
-fn first_block(bytes: &[u8], block_bytes: usize, scales: usize) -> Option<(usize, u32)> {
-    bytes.chunks_exact(block_bytes).enumerate().find_map(|(i, b)| {
-        b[..2 * scales]
+/// Quantized blocks start with their scale and, where `scales` is 2, their minimum, both f16.
+fn first_block(bytes: &[u8], kv_type: KvType, scales: usize) -> Option<(usize, u32)> {
+    bytes.chunks_exact(kv_type.block_bytes() as usize).enumerate().find_map(|(i, block)| {
+        block[..2 * scales]
             .as_chunks::<2>()
             .0
             .iter()
             .map(|h| u16::from_le_bytes(*h))
             .find(|h| h & 0x7c00 == 0x7c00)
-            .map(|h| (i, u32::from(h)))
+            .map(|h| (i * kv_type.block_len() as usize, u32::from(h)))
     })
 }
 
@@ -92,22 +94,7 @@ pub(super) fn check_blob(blob: &StateBlob<'_>) -> Result<(), NonFinite> {
                 KvTensor::Keys => (geometry.type_k(), heads.head_dim_k, heads.n_embd_k()),
                 KvTensor::Values => (geometry.type_v(), heads.head_dim_v, heads.n_embd_v()),
             };
-            let word = |i: usize, n: usize| {
-                let mut w = [0u8; 4];
-                w[..n].copy_from_slice(&payload[i * n..(i + 1) * n]);
-                u32::from_le_bytes(w)
-            };
-            let found = match kv_type {
-                KvType::F16 => first_non_finite_f16(payload).map(|i| (i, word(i, 2))),
-                KvType::Bf16 => first_non_finite_bf16(payload).map(|i| (i, word(i, 2))),
-                KvType::F32 => first_non_finite_f32(payload).map(|i| (i, word(i, 4))),
-                KvType::Q4_1 | KvType::Q5_1 => first_block(payload, kv_type.block_bytes() as usize, 2),
-                KvType::Q4_0 | KvType::Q5_0 | KvType::Q8_0 | KvType::Iq4Nl => {
-                    first_block(payload, kv_type.block_bytes() as usize, 1)
-                }
-            };
-            if let Some((unit, bits)) = found {
-                let element = unit * kv_type.block_len() as usize;
+            if let Some((element, bits)) = first_non_finite(kv_type, payload) {
                 let transposed = tensor == KvTensor::Values && geometry.value_layout() == ValueLayout::Transposed;
                 let (cell, row_element) = if transposed {
                     (element % cells, element / cells)

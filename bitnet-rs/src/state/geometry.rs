@@ -123,7 +123,7 @@ impl StateGeometry {
                 if !matches!(width, Some(1..=MAX_WIDTH)) {
                     return Err(GeometryError::Heads { layer, n_head_kv: l.n_head_kv, head_dim, limit: MAX_WIDTH });
                 }
-                if head_dim % kv_type.block_len() != 0 {
+                if !head_dim.is_multiple_of(kv_type.block_len()) {
                     return Err(GeometryError::HeadBlocks {
                         layer,
                         tensor,

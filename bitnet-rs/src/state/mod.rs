@@ -29,7 +29,7 @@ mod tests;
 
 pub use blob::StateBlob;
 pub use error::{BlobError, GeometryError};
-pub use finite::{NonFinite, first_non_finite_bf16, first_non_finite_f16, first_non_finite_f32};
+pub use finite::{NonFinite, first_non_finite};
 pub use geometry::{LayerGeometry, MAX_LAYERS, StateGeometry, ValueLayout};
 pub use kv_type::{KvType, UnknownKvType};
 pub use layout::{BlobLayout, KvTensor, Segment, SegmentKind};
