@@ -60,7 +60,7 @@ pub struct TensorDifference {
     pub channel: usize,
 }
 
-fn display<S: serde::Serializer>(v: &impl std::fmt::Display, s: S) -> Result<S::Ok, S::Error> {
+pub(super) fn display<S: serde::Serializer>(v: &impl std::fmt::Display, s: S) -> Result<S::Ok, S::Error> {
     s.collect_str(v)
 }
 

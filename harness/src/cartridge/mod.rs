@@ -19,6 +19,7 @@
 mod atomic;
 mod container;
 mod convert;
+mod diagnose;
 
 mod diff;
 mod error;
@@ -38,6 +39,7 @@ pub use atomic::{AtomicFile, Overwrite};
 pub use container::{ContainerError, HEADER_LIMIT};
 pub use convert::{ConversionError, ConvertTo, Place, Rounding, convert};
 
+pub use diagnose::{Cause, Departure, Diagnosis, Rope, diagnose};
 pub use diff::{Difference, FieldDifference, TensorDifference, diff};
 pub use error::CartridgeError;
 pub use file::{Cartridge, CartridgeState, Level};
