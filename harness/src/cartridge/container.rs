@@ -183,7 +183,7 @@ impl Container {
         };
         let found = u64::from_le_bytes(*length);
         let available = rest.len() as u64;
-        if found < 2 || found > HEADER_LIMIT || found > available {
+        if !(2..=HEADER_LIMIT).contains(&found) || found > available {
             return Err(ContainerError::HeaderLength { found, limit: HEADER_LIMIT, available });
         }
         // found <= HEADER_LIMIT and <= rest.len().

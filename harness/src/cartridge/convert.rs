@@ -1,14 +1,14 @@
 //! Between layouts and element types.
 
 use super::file::blob_error;
-use super::values::{Extents, Order, Stored, decode_row};
-use super::write::{Plan, write};
+use super::values::{Extents, Order, Stored, decode_row, stored_in_blob};
+use super::write::{Payloads, Plan, write};
 use super::{Cartridge, CartridgeError, Layout, Overwrite, RopeType};
 use bitnet_rs::state::{
-    BlobLayout, BlobWriter, KvTensor, KvType, NonFinite, SequenceState, StateGeometry, ValueLayout,
+    BlobLayout, BlobWriter, KvTensor, KvType, NonFinite, SequenceState, StateBlob, StateGeometry, ValueLayout,
 };
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 
@@ -184,17 +184,20 @@ pub fn convert(
     }
     let tokens: Vec<i32> = source.tokens().collect();
     let plan = Plan { metadata, layout, geometry, tokens, first_pos: fields.first_pos };
-    write(path.as_ref(), overwrite, &plan, &mut |layer, tensor| {
-        let (to_type, to_order) = match (layout, tensor) {
-            (Layout::HeadMajor, KvTensor::Keys) => (type_k, Order::HeadMajor),
-            (Layout::HeadMajor, KvTensor::Values) => (type_v, Order::HeadMajor),
-            (Layout::Native, KvTensor::Keys) => (type_k, Order::CellMajor),
-            (Layout::Native, KvTensor::Values) => (type_v, Order::of_values(value_layout)),
-        };
-        let stored = source.stored(layer, tensor);
-        let origin = Origin { layer, tensor, first_pos: fields.first_pos };
-        Ok(transcribe(&stored, to_type, to_order, None, rounding, origin)?)
-    })
+    let order = |tensor| match (layout, tensor) {
+        (Layout::HeadMajor, _) => Order::HeadMajor,
+        (Layout::Native, KvTensor::Keys) => Order::CellMajor,
+        (Layout::Native, KvTensor::Values) => Order::of_values(value_layout),
+    };
+    let mut payloads = Transcriber {
+        source: Source::File(source),
+        keys: (type_k, order(KvTensor::Keys)),
+        values: (type_v, order(KvTensor::Values)),
+        rounding,
+        first_pos: fields.first_pos,
+        scratch: Scratch::default(),
+    };
+    write(path.as_ref(), overwrite, &plan, &mut payloads)
 }
 
 /// A head-major cartridge as a state of a context.
@@ -215,21 +218,23 @@ pub(super) fn to_state(
     let layout = BlobLayout::new(geometry, fields.n_tokens)?;
     let positions = super::KvSource::positions(source);
     let mut writer = BlobWriter::new(Vec::with_capacity(layout.len()), geometry, &positions).map_err(blob_error)?;
+    let mut payloads = Transcriber {
+        source: Source::File(source),
+        keys: (geometry.type_k(), Order::CellMajor),
+        values: (geometry.type_v(), Order::of_values(geometry.value_layout())),
+        rounding,
+        first_pos: fields.first_pos,
+        scratch: Scratch::default(),
+    };
     for tensor in [KvTensor::Keys, KvTensor::Values] {
         for layer in 0..source.layers().len() {
-            let (to, order) = match tensor {
-                KvTensor::Keys => (geometry.type_k(), Order::CellMajor),
-                KvTensor::Values => (geometry.type_v(), Order::of_values(geometry.value_layout())),
-            };
             let head_dim = source.layers()[layer].head_dim_k;
             let map = match tensor {
                 KvTensor::Keys => pair_map(fields.rope_type, rope_type, fields.rope_dim.unwrap_or(head_dim), head_dim)?,
                 KvTensor::Values => None,
             };
-            let stored = source.stored(layer, tensor);
-            let origin = Origin { layer, tensor, first_pos: fields.first_pos };
-            let payload = transcribe(&stored, to, order, map.as_deref(), rounding, origin)?;
-            writer.payload(&payload).map_err(blob_error)?;
+            let payload = payloads.transcribe(layer, tensor, map.as_deref())?;
+            writer.payload(payload).map_err(blob_error)?;
         }
     }
     let bytes = writer.finish().map_err(blob_error)?;
@@ -265,35 +270,80 @@ pub(super) fn pair_map(
 
 /// What a converted tensor is, for messages.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Origin {
-    pub(super) layer: usize,
-    pub(super) tensor: KvTensor,
-    pub(super) first_pos: u32,
+struct Origin {
+    layer: usize,
+    tensor: KvTensor,
+    first_pos: u32,
 }
 
-/// `stored` in another type and order, with channels picked by `map`.
-pub(super) fn transcribe<'a>(
-    stored: &Stored<'a>,
-    to: KvType,
-    order: Order,
-    map: Option<&[usize]>,
-    rounding: Rounding,
-    origin: Origin,
-) -> Result<Cow<'a, [u8]>, ConversionError> {
-    let e = stored.extents;
-    let converted = if stored.kv_type == to {
-        Cow::Borrowed(stored.bytes)
-    } else {
-        Cow::Owned(convert_elements(stored, to, rounding, origin)?)
-    };
-    if order == stored.order && map.is_none() {
-        return Ok(converted);
+/// Buffers used for one tensor after the other: memory fresh from the system costs more to touch
+/// for the first time than to fill.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    converted: Vec<u8>,
+    arranged: Vec<u8>,
+}
+
+/// Where tensors come from.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Source<'a> {
+    File(&'a Cartridge),
+    State(&'a StateBlob<'a>),
+}
+
+/// Gives tensors in another type and order.
+pub(super) struct Transcriber<'a> {
+    pub(super) source: Source<'a>,
+    /// Type and order of the keys.
+    pub(super) keys: (KvType, Order),
+    /// Type and order of the values.
+    pub(super) values: (KvType, Order),
+    pub(super) rounding: Rounding,
+    pub(super) first_pos: u32,
+    pub(super) scratch: Scratch,
+}
+
+impl Transcriber<'_> {
+    /// A layer's tensor, with channels picked by `map`.
+    pub(super) fn transcribe(
+        &mut self,
+        layer: usize,
+        tensor: KvTensor,
+        map: Option<&[usize]>,
+    ) -> Result<&[u8], ConversionError> {
+        let stored = match self.source {
+            Source::File(file) => file.stored(layer, tensor),
+            Source::State(state) => stored_in_blob(state, layer, tensor),
+        };
+        let (to, order) = match tensor {
+            KvTensor::Keys => self.keys,
+            KvTensor::Values => self.values,
+        };
+        let Scratch { converted, arranged } = &mut self.scratch;
+        let elements: &[u8] = if stored.kv_type == to {
+            stored.bytes
+        } else {
+            let origin = Origin { layer, tensor, first_pos: self.first_pos };
+            convert_elements(&stored, to, self.rounding, origin, converted)?;
+            converted
+        };
+        if order == stored.order && map.is_none() {
+            return Ok(elements);
+        }
+        let (e, from) = (stored.extents, stored.order);
+        match to.block_bytes() {
+            2 if !to.is_quantized() => rearrange::<2>(elements, e, from, order, map, arranged),
+            4 if !to.is_quantized() => rearrange::<4>(elements, e, from, order, map, arranged),
+            _ => return Err(ConversionError::Quantized { tensor, from: stored.kv_type, to }),
+        }
+        Ok(arranged)
     }
-    Ok(Cow::Owned(match to.block_bytes() {
-        2 if !to.is_quantized() => rearrange::<2>(&converted, e, stored.order, order, map),
-        4 if !to.is_quantized() => rearrange::<4>(&converted, e, stored.order, order, map),
-        _ => return Err(ConversionError::Quantized { tensor: origin.tensor, from: stored.kv_type, to }),
-    }))
+}
+
+impl Payloads for Transcriber<'_> {
+    fn payload(&mut self, layer: usize, tensor: KvTensor) -> Result<&[u8], CartridgeError> {
+        Ok(self.transcribe(layer, tensor, None)?)
+    }
 }
 
 fn convert_elements(
@@ -301,85 +351,117 @@ fn convert_elements(
     to: KvType,
     rounding: Rounding,
     origin: Origin,
-) -> Result<Vec<u8>, ConversionError> {
+    out: &mut Vec<u8>,
+) -> Result<(), ConversionError> {
     let from = stored.kv_type;
     if from.is_quantized() || to.is_quantized() {
         return Err(ConversionError::Quantized { tensor: origin.tensor, from, to });
     }
     const CHUNK: usize = 2048;
     let size = from.block_bytes() as usize;
-    let mut out = Vec::with_capacity(stored.extents.len() * to.block_bytes() as usize);
-    let mut floats = [0.0f32; CHUNK];
+    out.clear();
+    out.reserve(stored.extents.len() * to.block_bytes() as usize);
+    let (mut floats, mut back) = ([0.0f32; CHUNK], [0.0f32; CHUNK]);
     for (n, chunk) in stored.bytes.chunks(CHUNK * size).enumerate() {
-        let floats = &mut floats[..chunk.len() / size];
+        let len = chunk.len() / size;
+        let (floats, back) = (&mut floats[..len], &mut back[..len]);
         decode_row(from, chunk, floats);
-        for (i, &value) in floats.iter().enumerate() {
-            let back = match to {
-                KvType::F16 => {
-                    let y = f16::from_f32(value);
-                    out.extend_from_slice(&y.to_le_bytes());
-                    y.to_f32()
-                }
-                KvType::Bf16 => {
-                    let y = bf16::from_f32(value);
-                    out.extend_from_slice(&y.to_le_bytes());
-                    y.to_f32()
-                }
-                _ => {
-                    out.extend_from_slice(&value.to_le_bytes());
-                    value
-                }
-            };
-            // A NaN differs from itself and an infinity is out of range, so one test serves all.
-            if back != value || !value.is_finite() {
-                let (head, cell, channel) = stored.extents.place(stored.order, n * CHUNK + i);
-                let position = origin.first_pos as i32 + cell as i32;
-                let place = Place { layer: origin.layer, tensor: origin.tensor, head, channel, position };
-                if !value.is_finite() {
-                    return Err(ConversionError::NonFinite(NonFinite {
-                        layer: place.layer,
-                        tensor: place.tensor,
-                        head: head as u32,
-                        channel: channel as u32,
-                        position,
-                        bits: value.to_bits(),
-                    }));
-                }
-                if back.is_infinite() {
-                    return Err(ConversionError::OutOfRange { place, value, from, to });
-                }
-                if rounding == Rounding::Exact {
-                    return Err(ConversionError::Inexact { place, value, from, to });
-                }
+        match to {
+            KvType::F16 => {
+                let mut narrow = [f16::ZERO; CHUNK];
+                narrow[..len].convert_from_f32_slice(floats);
+                narrow[..len].convert_to_f32_slice(back);
+                out.extend(narrow[..len].iter().flat_map(|y| y.to_le_bytes()));
+            }
+            KvType::Bf16 => {
+                let mut narrow = [bf16::ZERO; CHUNK];
+                narrow[..len].convert_from_f32_slice(floats);
+                narrow[..len].convert_to_f32_slice(back);
+                out.extend(narrow[..len].iter().flat_map(|y| y.to_le_bytes()));
+            }
+            _ => {
+                back.copy_from_slice(floats);
+                out.extend(floats.iter().flat_map(|y| y.to_le_bytes()));
             }
         }
+        // A NaN differs from itself and what overflows comes back infinite, so one comparison
+        // finds everything but an infinity that stays one.
+        let kept = floats.iter().zip(&*back).fold(true, |all, (x, y)| all & (x == y) & x.is_finite());
+        if !kept {
+            check_elements(stored, to, rounding, origin, n * CHUNK, floats, back)?;
+        }
     }
-    Ok(out)
+    Ok(())
+}
+
+/// Finds the first element of a chunk that must not be converted, if there is one.
+fn check_elements(
+    stored: &Stored<'_>,
+    to: KvType,
+    rounding: Rounding,
+    origin: Origin,
+    start: usize,
+    floats: &[f32],
+    back: &[f32],
+) -> Result<(), ConversionError> {
+    let from = stored.kv_type;
+    for (i, (&value, &back)) in floats.iter().zip(back).enumerate() {
+        if value == back && value.is_finite() {
+            continue;
+        }
+        let (head, cell, channel) = stored.extents.place(stored.order, start + i);
+        let position = origin.first_pos as i32 + cell as i32;
+        let place = Place { layer: origin.layer, tensor: origin.tensor, head, channel, position };
+        if !value.is_finite() {
+            return Err(ConversionError::NonFinite(NonFinite {
+                layer: place.layer,
+                tensor: place.tensor,
+                head: head as u32,
+                channel: channel as u32,
+                position,
+                bits: value.to_bits(),
+            }));
+        }
+        if back.is_infinite() {
+            return Err(ConversionError::OutOfRange { place, value, from, to });
+        }
+        if rounding == Rounding::Exact {
+            return Err(ConversionError::Inexact { place, value, from, to });
+        }
+    }
+    Ok(())
 }
 
 /// Elements of `N` bytes in another order.
-fn rearrange<const N: usize>(src: &[u8], e: Extents, from: Order, to: Order, map: Option<&[usize]>) -> Vec<u8> {
+fn rearrange<const N: usize>(src: &[u8], e: Extents, from: Order, to: Order, map: Option<&[usize]>, out: &mut Vec<u8>) {
     /// Cells per tile: a tile's rows stay in the first-level cache while it is turned.
     const TILE: usize = 64;
+    out.resize(src.len(), 0);
     let src = src.as_chunks::<N>().0;
-    let mut out = vec![[0u8; N]; src.len()];
+    let out = out.as_chunks_mut::<N>().0;
     let rows = from != Order::ChannelMajor && to != Order::ChannelMajor;
     for head in 0..e.heads {
-        if rows && map.is_none() {
+        if rows {
             for cell in 0..e.cells {
                 let (s, t) = (e.index(from, head, cell, 0), e.index(to, head, cell, 0));
-                out[t..t + e.dim].copy_from_slice(&src[s..s + e.dim]);
+                let (source, target) = (&src[s..s + e.dim], &mut out[t..t + e.dim]);
+                match map {
+                    None => target.copy_from_slice(source),
+                    Some(map) => target.iter_mut().zip(map).for_each(|(t, &c)| *t = source[c]),
+                }
             }
             continue;
         }
+        let step = |order| if order == Order::ChannelMajor { 1 } else { e.index(order, 0, 1, 0) };
+        let (source_step, target_step) = (step(from), step(to));
         for tile in (0..e.cells).step_by(TILE) {
+            let cells = TILE.min(e.cells - tile);
             for channel in 0..e.dim {
-                let source_channel = map.map_or(channel, |m| m[channel]);
-                for cell in tile..e.cells.min(tile + TILE) {
-                    out[e.index(to, head, cell, channel)] = src[e.index(from, head, cell, source_channel)];
-                }
+                let source = &src[e.index(from, head, tile, map.map_or(channel, |m| m[channel]))..];
+                let target = &mut out[e.index(to, head, tile, channel)..];
+                let pairs = target.iter_mut().step_by(target_step).zip(source.iter().step_by(source_step));
+                pairs.take(cells).for_each(|(t, s)| *t = *s);
             }
         }
     }
-    out.into_flattened()
 }

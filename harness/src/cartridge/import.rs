@@ -1,11 +1,10 @@
 //! Keys and values trained elsewhere.
 
 use super::container::{Container, Dtype, Tensor};
-use super::write::{Plan, base_metadata, write};
+use super::write::{Payloads, Plan, base_metadata, write};
 use super::{CartridgeError, Layout, ModelLock, Overwrite, Provenance, RopeType};
 use bitnet_rs::mapped::MappedFile;
 use bitnet_rs::state::{KvTensor, KvType, LayerGeometry, StateGeometry, ValueLayout};
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -82,22 +81,35 @@ pub fn import_parts(
         }
     }
     let plan = Plan { metadata, layout: Layout::HeadMajor, geometry, tokens, first_pos: 0 };
-    write(path.as_ref(), overwrite, &plan, &mut |layer, tensor| {
-        let part = |part| cache.tensors.get(&(layer, tensor, part)).map(|t| &file[t.range.clone()]);
+    let heads = model.n_head_kv as usize;
+    write(path.as_ref(), overwrite, &plan, &mut Joined { cache: &cache, file: &file, heads, joined: Vec::new() })
+}
+
+/// Frozen and trained cells of each head, one behind the other.
+struct Joined<'a> {
+    cache: &'a Cache,
+    file: &'a [u8],
+    heads: usize,
+    joined: Vec<u8>,
+}
+
+impl Payloads for Joined<'_> {
+    fn payload(&mut self, layer: usize, tensor: KvTensor) -> Result<&[u8], CartridgeError> {
+        let file = self.file;
+        let part = |part| self.cache.tensors.get(&(layer, tensor, part)).map(|t| &file[t.range.clone()]);
         let trainable = part(Part::Trainable).unwrap_or_default();
         let Some(frozen) = part(Part::Frozen).filter(|f| !f.is_empty()) else {
-            return Ok(Cow::Borrowed(trainable));
+            return Ok(trainable);
         };
-        let heads = model.n_head_kv as usize;
-        let mut joined = Vec::with_capacity(frozen.len() + trainable.len());
-        for head in 0..heads {
+        self.joined.clear();
+        for head in 0..self.heads {
             for part in [frozen, trainable] {
-                let bytes = part.len() / heads;
-                joined.extend_from_slice(&part[head * bytes..(head + 1) * bytes]);
+                let bytes = part.len() / self.heads;
+                self.joined.extend_from_slice(&part[head * bytes..(head + 1) * bytes]);
             }
         }
-        Ok(Cow::Owned(joined))
-    })
+        Ok(&self.joined)
+    }
 }
 
 struct Cache {

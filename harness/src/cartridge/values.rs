@@ -2,10 +2,12 @@
 
 use super::Cartridge;
 use bitnet_rs::state::{KvTensor, KvType, StateBlob, ValueLayout};
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 /// Order of a stored tensor's elements, slowest index first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(clippy::enum_variant_names)] // the terms of the trade
 pub(super) enum Order {
     /// `[head][cell][channel]`.
     HeadMajor,
@@ -171,15 +173,15 @@ impl Stored<'_> {
         let e = self.extents;
         let mut data = vec![0.0; e.len()];
         if self.order == Order::ChannelMajor {
-            // Transposed values are never quantized: elements can be picked one by one.
-            let size = self.kv_type.block_bytes() as usize;
-            for (i, element) in self.bytes.chunks_exact(size).enumerate() {
-                let (head, cell, channel) = e.place(self.order, i);
-                decode_row(
-                    self.kv_type,
-                    element,
-                    std::slice::from_mut(&mut data[e.index(Order::HeadMajor, head, cell, channel)]),
-                );
+            // Transposed values are never quantized; each channel is a row of cells.
+            let mut cells = vec![0.0; e.cells];
+            let row_bytes = self.bytes.len() / (e.heads * e.dim);
+            for (i, row) in self.bytes.chunks_exact(row_bytes).enumerate() {
+                decode_row(self.kv_type, row, &mut cells);
+                let (head, _, channel) = e.place(self.order, i * e.cells);
+                for (cell, x) in cells.iter().enumerate() {
+                    data[e.index(Order::HeadMajor, head, cell, channel)] = *x;
+                }
             }
         } else {
             let row_bytes = self.bytes.len() / (e.heads * e.cells);
@@ -196,6 +198,9 @@ impl Stored<'_> {
 /// Codes of iq4_nl.
 const IQ4_NL: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
+/// Elements converted at a time.
+const PIECE: usize = 256;
+
 /// Decodes whole blocks into as many floats.
 pub(super) fn decode_row(kv_type: KvType, row: &[u8], out: &mut [f32]) {
     let half = |b: &[u8]| f16::from_le_bytes([b[0], b[1]]).to_f32();
@@ -205,14 +210,21 @@ pub(super) fn decode_row(kv_type: KvType, row: &[u8], out: &mut [f32]) {
                 *o = f32::from_le_bytes(*b);
             }
         }
+        // In pieces, through the batch conversions that use the CPU's instructions for it.
         KvType::F16 => {
-            for (o, b) in out.iter_mut().zip(row.as_chunks::<2>().0) {
-                *o = f16::from_le_bytes(*b).to_f32();
+            let mut piece = [f16::ZERO; PIECE];
+            for (o, b) in out.chunks_mut(PIECE).zip(row.chunks(2 * PIECE)) {
+                let piece = &mut piece[..o.len()];
+                piece.iter_mut().zip(b.as_chunks::<2>().0).for_each(|(p, b)| *p = f16::from_le_bytes(*b));
+                piece.convert_to_f32_slice(o);
             }
         }
         KvType::Bf16 => {
-            for (o, b) in out.iter_mut().zip(row.as_chunks::<2>().0) {
-                *o = bf16::from_le_bytes(*b).to_f32();
+            let mut piece = [bf16::ZERO; PIECE];
+            for (o, b) in out.chunks_mut(PIECE).zip(row.chunks(2 * PIECE)) {
+                let piece = &mut piece[..o.len()];
+                piece.iter_mut().zip(b.as_chunks::<2>().0).for_each(|(p, b)| *p = bf16::from_le_bytes(*b));
+                piece.convert_to_f32_slice(o);
             }
         }
         _ => {

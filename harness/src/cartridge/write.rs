@@ -1,12 +1,11 @@
 //! Writing cartridges.
 
-use super::convert::{Origin, Rounding, transcribe};
+use super::convert::{Rounding, Scratch, Source, Transcriber};
 use super::file::{Name, dtype_of};
 use super::hash::{Digest, HashAlgorithm, tokens_hash};
-use super::values::{Order, stored_in_blob};
+use super::values::Order;
 use super::{AtomicFile, CartridgeError, FORMAT, HEADER_LIMIT, Layout, ModelLock, Overwrite};
 use bitnet_rs::state::{BlobLayout, KvTensor, KvType, SegmentKind, StateBlob, StateGeometry, ValueLayout};
-use std::borrow::Cow;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
@@ -47,7 +46,7 @@ pub fn write_native(
     metadata.push(("engine".to_owned(), model.engine.clone()));
     let plan =
         Plan { metadata, layout: Layout::Native, geometry: geometry.clone(), tokens: tokens.to_vec(), first_pos };
-    write(path.as_ref(), overwrite, &plan, &mut |layer, tensor| Ok(Cow::Borrowed(state.payload(layer, tensor))))
+    write(path.as_ref(), overwrite, &plan, &mut AsStored(state))
 }
 
 /// Writes a captured state as a head-major cartridge, in the state's own types.
@@ -73,11 +72,24 @@ pub fn write_head_major(
     let metadata = base_metadata(model, provenance, Layout::HeadMajor, geometry, tokens.len(), first_pos);
     let plan =
         Plan { metadata, layout: Layout::HeadMajor, geometry: geometry.clone(), tokens: tokens.to_vec(), first_pos };
-    write(path.as_ref(), overwrite, &plan, &mut |layer, tensor| {
-        let stored = stored_in_blob(state, layer, tensor);
-        let origin = Origin { layer, tensor, first_pos };
-        Ok(transcribe(&stored, stored.kv_type, Order::HeadMajor, None, Rounding::Exact, origin)?)
-    })
+    let mut payloads = Transcriber {
+        source: Source::State(state),
+        keys: (geometry.type_k(), Order::HeadMajor),
+        values: (geometry.type_v(), Order::HeadMajor),
+        rounding: Rounding::Exact,
+        first_pos,
+        scratch: Scratch::default(),
+    };
+    write(path.as_ref(), overwrite, &plan, &mut payloads)
+}
+
+/// The payloads of a state, as they are.
+struct AsStored<'a, 'b>(&'a StateBlob<'b>);
+
+impl Payloads for AsStored<'_, '_> {
+    fn payload(&mut self, layer: usize, tensor: KvTensor) -> Result<&[u8], CartridgeError> {
+        Ok(self.0.payload(layer, tensor))
+    }
 }
 
 fn check_state(state: &StateBlob<'_>, tokens: &[i32]) -> Result<u32, CartridgeError> {
@@ -150,7 +162,9 @@ pub(super) struct Plan {
 }
 
 /// Gives a layer's keys or values in the form they are to be written in.
-pub(super) type PayloadOf<'a, 'b> = dyn FnMut(usize, KvTensor) -> Result<Cow<'b, [u8]>, CartridgeError> + 'a;
+pub(super) trait Payloads {
+    fn payload(&mut self, layer: usize, tensor: KvTensor) -> Result<&[u8], CartridgeError>;
+}
 
 /// A piece of the data section.
 enum Piece {
@@ -159,11 +173,11 @@ enum Piece {
 }
 
 /// Writes a cartridge: tokens and positions, then keys and values in the order of the blob.
-pub(super) fn write<'b>(
+pub(super) fn write(
     path: &Path,
     overwrite: Overwrite,
     plan: &Plan,
-    payload: &mut PayloadOf<'_, 'b>,
+    payloads: &mut dyn Payloads,
 ) -> Result<(), CartridgeError> {
     let pieces = lay_out(plan)?;
     let mut metadata = plan.metadata.clone();
@@ -189,10 +203,10 @@ pub(super) fn write<'b>(
         match piece {
             Piece::Bytes(bytes) => file.write_all(bytes).map_err(io)?,
             Piece::Payload(layer, tensor) => {
-                let bytes = payload(*layer, *tensor)?;
+                let bytes = payloads.payload(*layer, *tensor)?;
                 debug_assert_eq!(bytes.len(), payload_len(plan, *layer, *tensor));
-                digests.push(algorithm.digest(&bytes));
-                file.write_all(&bytes).map_err(io)?;
+                digests.push(algorithm.digest(bytes));
+                file.write_all(bytes).map_err(io)?;
             }
         }
     }
