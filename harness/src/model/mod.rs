@@ -1,1 +1,7 @@
-//! Model tools: synthetic models, inspection.
+//! Model tools: synthetic models, planted faults, the GGUF writer they share.
+
+pub mod atomic_file;
+pub mod faults;
+pub mod gguf_writer;
+pub mod synth;
+pub mod vocabulary;
