@@ -218,7 +218,7 @@ fn inspect(source: &ModelSource, strict: bool) -> Result<ModelReport, CliError> 
     ]
     .map(|(k, v)| (k.to_owned(), u64::from(v)))
     .into();
-    let file_hash = file.file().file_hash(&mut |_| true).map_err(|e| refused(&e))?;
+    let file_hash = file.file().file_hash(&mut |_, _| std::ops::ControlFlow::Continue(())).map_err(|e| refused(&e))?;
     Ok(ModelReport {
         name: info.name().unwrap_or("unnamed").to_owned(),
         source: source.name(),

@@ -10,6 +10,7 @@ use super::{CliError, interrupt_flag, progress};
 use crate::exit::Exit;
 use crate::gates::{GateInputs, first_light};
 use crate::gates::thresholds::Thresholds;
+use crate::model::atomic_file::AtomicFileError;
 use crate::model::source::ModelSource;
 use crate::model::synth::{PRESETS, SynthError, SynthSpec, write_synth_file};
 
@@ -81,7 +82,7 @@ pub(crate) fn run(args: ModelArgs) -> Result<Exit, CliError> {
 fn synth_error(e: SynthError) -> CliError {
     match e {
         SynthError::Cancelled => CliError::Interrupted,
-        SynthError::Io { .. } | SynthError::Write(_) => CliError::Failed(e.to_string()),
+        SynthError::File(AtomicFileError::Io { .. }) | SynthError::Write(_) => CliError::Failed(e.to_string()),
         other => CliError::Usage(other.to_string()),
     }
 }

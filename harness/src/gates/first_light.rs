@@ -14,7 +14,7 @@ use serde_json::json;
 use super::recorder::{Recorder, finding};
 use super::thresholds::FirstLight;
 use super::{GateError, GateId, GateInputs, fault};
-use crate::model::faults;
+use crate::model::faults::{self, FileFault};
 use crate::model::recording::Recording;
 use crate::model::source::ModelSource;
 use crate::reference::likelihood;
@@ -310,7 +310,8 @@ pub fn self_check(inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Vec<Fa
     let zeroed = inputs.model.path().map_err(GateError::from).and_then(|path| {
         let folder = tempfile::tempdir()?;
         let target = folder.path().join("zeroed.gguf");
-        faults::zero_layer(path.as_path(), &target)?;
+        faults::rewrite(path.as_path(), &target, &[FileFault::ZeroLayer(1)], false)
+            .map_err(|e| GateError::Other(e.to_string()))?;
         Ok((folder, target))
     });
     reports.push(match zeroed {

@@ -222,9 +222,10 @@ fn product(case: &Case, packed: &[u8], scale: f32, columns: usize, threads: u32,
 /// Which of the two packings does this build compute?
 fn layout(rec: &mut Recorder) -> Result<(), GateError> {
     let config = kernels::config();
-    let weights: Vec<i8> = (0..128).map(|j| ((j * 7) % 3) as i8 - 1).collect();
+    // Four equal rows: tensors have rows in fours.
+    let weights: Vec<i8> = (0..4 * 128).map(|j| ((j % 128 * 7) % 3) as i8 - 1).collect();
     let activations: Vec<i8> = (0..128).map(|j| (j % 120) as i8 - 50).collect();
-    let x86 = i2s::pack(&weights, 1, 128, 1.0, Packing::X86)?;
+    let x86 = i2s::pack(&weights, 4, 128, 1.0, Packing::X86)?;
     let found = kernels::dot(DotKernel::OneByOne, &x86[..32], 128, &activations)?[0] as i64;
     let packing = i2s::identify_packing(&x86[..32], &activations, found)?;
     rec.plan(1);

@@ -3,5 +3,7 @@
 pub mod atomic_file;
 pub mod faults;
 pub mod gguf_writer;
+pub mod recording;
+pub mod source;
 pub mod synth;
 pub mod vocabulary;

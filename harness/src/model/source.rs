@@ -8,7 +8,7 @@ use tempfile::NamedTempFile;
 
 /// The model that every command uses unless `--model` names another: it travels inside the binary, so that an
 /// installed binary runs its gates anywhere (docs/decisions/0004-embedded-model.md).
-pub static EMBEDDED: &[u8] = include_bytes!("../../../gates/models/embedded.gguf");
+pub static EMBEDDED: &[u8] = include_bytes!("../../../gates/models/bitnet-harness-home.gguf");
 
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]

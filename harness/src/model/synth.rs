@@ -305,6 +305,8 @@ impl SynthSpec {
             ("general.name".to_owned(), Value::from(self.name.as_str())),
             ("general.file_type".to_owned(), Value::U32(FILE_TYPE_I2_S)),
             ("general.quantization_version".to_owned(), Value::U32(2)),
+            // Random weights: gates then say UNKNOWN where meaning would be needed.
+            ("bitnet_harness.synthetic".to_owned(), Value::Bool(true)),
         ];
         for (key, value) in [
             ("vocab_size", Value::U32(self.n_vocab)),
