@@ -171,6 +171,20 @@ pub enum CartridgeError {
     /// Values that cannot be converted.
     #[error(transparent)]
     Conversion(#[from] ConversionError),
+    /// A sequence that is not empty.
+    #[error("sequence {seq} holds positions up to {last}; a cartridge mounts into an empty sequence, remove it first")]
+    Occupied {
+        /// Sequence.
+        seq: i32,
+        /// Its last position.
+        last: i32,
+    },
+    /// The model file could not be hashed.
+    #[error("model: {0}")]
+    Model(#[from] bitnet_rs::gguf::GgufError),
+    /// The engine or its wrapper refused.
+    #[error(transparent)]
+    Engine(#[from] bitnet_rs::Error),
     /// Parts for an import that do not fit together.
     #[error("import: {0}")]
     Import(String),

@@ -29,6 +29,7 @@ mod hash;
 mod import;
 mod inspect;
 mod lock;
+mod mount;
 mod values;
 mod write;
 
@@ -48,5 +49,6 @@ pub use hash::{Digest, HashAlgorithm, tokens_hash};
 pub use import::import_parts;
 pub use inspect::{Inspection, LayerNorms};
 pub use lock::{LockMismatch, ModelLock};
+pub use mount::Mounted;
 pub use values::{KvSource, Values};
 pub use write::{Provenance, write_head_major, write_native};
