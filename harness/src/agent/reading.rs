@@ -439,7 +439,13 @@ fn is_question(words: &[&str], han: &str) -> bool {
 }
 
 fn unsupported_condition(words: &[&str], han: &str) -> bool {
-    [
+    // A standing wish (以后…, from now on …) is no command for now.
+    let bare = han.trim_start();
+    let standing = ["以后", "今后", "记住", "从现在起"].iter().any(|w| bare.starts_with(w))
+        || words.windows(3).any(|w| w == ["from", "now", "on"])
+        || words.first() == Some(&"remember");
+    standing
+        || [
         "如果", "要是", "假如", "若是", "分钟", "小时", "秒", "明天", "明早", "明晚", "每天", "每晚", "每周", "工作日", "周末", "的时候", "之前", "以前", "直到",
         "等到", "除非", "一旦", "\u{1}前", "稍后", "过一会", "待会", "等会",
     ]

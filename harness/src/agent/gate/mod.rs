@@ -1,0 +1,3 @@
+//! Gate 5.
+mod mutation;
+pub(crate) use mutation::SelfCheck;

@@ -1,0 +1,3 @@
+/// Key to switching off a gate.
+#[derive(Debug)]
+pub(crate) struct SelfCheck(());
