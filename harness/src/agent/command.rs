@@ -180,6 +180,8 @@ pub(crate) fn normalize(
         time_after,
     };
     if let Some(device) = device {
+        let referred = grounding::referred_device(candidate.action, reading, names.registry(), recent);
+        let from_memory = from_memory.then_some(referred).map(|d| d.map(|d| d.device_id.as_str()));
         grounding::check(candidate, &params, device, from_memory, reading, &mut faults);
     }
     NormalizedCommand {

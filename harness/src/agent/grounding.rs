@@ -4,28 +4,47 @@
 //! command: its device, action and parameters must stand in the user's own words.
 
 use super::candidate::Candidate;
-use super::command::{CommandParams, Fault};
+use super::command::{CommandParams, Fault, RecentCommand};
 use super::reading::Reading;
-use super::registry::Device;
-use super::vocabulary::{DeviceType, Gate, Room};
+use super::registry::{Device, Registry};
+use super::vocabulary::{Action, DeviceType, Gate, Room};
+
+/// The device that an input refers back to: the newest recent one of a type that the input names;
+/// of lights, if it only says brighter or darker; else the newest of any type. Which of them it is
+/// follows from the input, so that a candidate cannot choose an older one.
+pub(crate) fn referred_device<'r>(
+    action: Action,
+    reading: &Reading,
+    registry: &'r Registry,
+    recent: &[RecentCommand],
+) -> Option<&'r Device> {
+    let step = matches!(action, Action::IncreaseBrightness | Action::DecreaseBrightness);
+    recent.iter().filter_map(|r| registry.device(&r.device_id)).find(|device| {
+        if !reading.types.is_empty() {
+            reading.types.contains(&device.device_type)
+        } else {
+            !step || device.device_type == DeviceType::Light
+        }
+    })
+}
 
 /// Notes everything in which a resolved candidate goes beyond, or against, the input.
+/// `from_memory` is present for a relative candidate and holds the device that the input refers to.
 pub(crate) fn check(
     candidate: &Candidate,
     params: &CommandParams,
     device: &Device,
-    from_memory: bool,
+    from_memory: Option<Option<&str>>,
     reading: &Reading,
     faults: &mut Vec<Fault>,
 ) {
     let mut outside = |reason: String| faults.push(Fault::new(Gate::InputBoundary, reason));
 
     // The device: named in the input; or the input refers back; or room and type are named.
-    let fits = |types: &std::collections::BTreeSet<DeviceType>| types.is_empty() || types.contains(&device.device_type);
     let named = if !reading.devices.is_empty() {
         reading.devices.contains(&device.device_id)
-    } else if from_memory {
-        reading.refers_back && fits(&reading.types)
+    } else if let Some(referred) = from_memory {
+        reading.refers_back && referred == Some(device.device_id.as_str())
     } else {
         reading.rooms.contains(&device.room) && reading.types.contains(&device.device_type)
     };

@@ -237,6 +237,10 @@ impl Agent {
         session.clone_into(&mut self.options.session);
     }
 
+    pub(crate) fn set_repair(&mut self, repair: bool) {
+        self.options.repair = repair;
+    }
+
     pub(crate) fn set_source(&mut self, source: Box<dyn CandidateSource>) -> Box<dyn CandidateSource> {
         self.breaker = CircuitBreaker::default();
         std::mem::replace(&mut self.source, source)

@@ -114,7 +114,10 @@ impl Reading {
         }
         let on = reading.actions.contains(&Action::TurnOn);
         let off = reading.actions.contains(&Action::TurnOff);
+        // "打开空调调到26度" is two commands as well: one of them would be dropped silently.
+        let valued = !reading.percents.is_empty() || !reading.degrees.is_empty() || !reading.numbers.is_empty() || !reading.modes.is_empty();
         let opposite = (on && off)
+            || ((on || off) && valued)
             || (reading.actions.contains(&Action::IncreaseBrightness)
                 && reading.actions.contains(&Action::DecreaseBrightness));
         if reading.devices.len() > 1 || opposite || reading.percents.len() > 1 || reading.degrees.len() > 1 {
@@ -304,6 +307,9 @@ impl Reading {
             self.actions.insert(Action::DecreaseBrightness);
         }
         if !self.percents.is_empty() || !self.numbers.is_empty() {
+            // "dim to 15 %" is a setting, not a step
+            self.actions.remove(&Action::IncreaseBrightness);
+            self.actions.remove(&Action::DecreaseBrightness);
             self.actions.insert(Action::SetBrightness);
         }
         if !self.degrees.is_empty() || !self.numbers.is_empty() {

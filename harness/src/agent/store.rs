@@ -529,6 +529,22 @@ impl Store {
         Ok(())
     }
 
+    /// Plants a changed plan under its old hash, for the opt-in matrix.
+    pub(in crate::agent) fn rewrite_plan(&self, trace_id: &str, change: impl Fn(&str) -> String) -> Result<(), StoreError> {
+        let plan: String = self.connection.query_row("SELECT plan FROM plans WHERE trace_id = ?1", params![trace_id], |row| row.get(0))?;
+        self.connection.execute("UPDATE plans SET plan = ?2 WHERE trace_id = ?1", params![trace_id, change(&plan)])?;
+        Ok(())
+    }
+
+    /// Plants a changed plan with a hash that fits it, for the opt-in matrix.
+    pub(in crate::agent) fn rewrite_plan_and_hash(&self, trace_id: &str, change: impl Fn(&str) -> String) -> Result<(), StoreError> {
+        self.rewrite_plan(trace_id, change)?;
+        let plan: String = self.connection.query_row("SELECT plan FROM plans WHERE trace_id = ?1", params![trace_id], |row| row.get(0))?;
+        let hash = blake3::hash(plan.as_bytes()).to_hex().to_string();
+        self.connection.execute("UPDATE plans SET hash = ?2 WHERE trace_id = ?1", params![trace_id, hash])?;
+        Ok(())
+    }
+
     #[cfg(test)]
     pub(crate) fn tamper(&self, sql: &str) {
         self.connection.execute_batch(sql).unwrap();
