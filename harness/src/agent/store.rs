@@ -274,6 +274,12 @@ impl Store {
         Ok(Store { connection })
     }
 
+    /// Stops waiting for the disk: for a store that is thrown away, as in the gate.
+    pub(crate) fn disposable(self) -> Result<Self, StoreError> {
+        self.connection.pragma_update(None, "synchronous", "OFF")?;
+        Ok(self)
+    }
+
     /// Writes a whole run in one transaction.
     pub(crate) fn record(&mut self, run: &RunRecord) -> Result<(), StoreError> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;

@@ -251,7 +251,7 @@ fn run_suite(
     whole: bool,
     inputs: Vec<GateInput>,
 ) -> Result<SuiteReport, GateError> {
-    let mut house = House::new(registry.clone(), policy.clone(), Store::open(store)?, GateSet::default());
+    let mut house = House::new(registry.clone(), policy.clone(), Store::open(store)?.disposable()?, GateSet::default());
     house.agent.store_mut().clear_memory()?;
     let run = evaluation::run(&mut house, suite);
     let executor_calls = opt_in::try_all(&mut house, &run.blocked, operator).map_err(GateError::Matrix)?;

@@ -25,6 +25,9 @@ pub struct MutationResult {
     pub caught: bool,
     /// Number of cases that noticed.
     pub cases: usize,
+    /// Of them those in which something came through that must not: another decision, a plan, a
+    /// change of memory. 0 where another stage stops it as well (the planner behind `dry_run`).
+    pub let_through: usize,
     /// The first of them.
     pub first_cases: Vec<String>,
     /// Rows of the opt-in matrix that noticed.
@@ -43,13 +46,19 @@ pub(crate) fn run_all(
     for gate in Gate::ALL {
         let gates = GateSet::without(*gate, &key);
         let mut house = House::new(registry.clone(), policy.clone(), Store::in_memory()?, gates);
-        let noticed: Vec<String> = run(&mut house, suite).failed().map(|r| r.id.clone()).collect();
+        let suite_run = run(&mut house, suite);
+        let noticed: Vec<String> = suite_run.failed().map(|r| r.id.clone()).collect();
+        let let_through = suite_run
+            .failed()
+            .filter(|r| r.differences.iter().any(|d| !d.starts_with("blocked_by")))
+            .count();
         let rows: Vec<&'static str> =
             opt_in::run(registry, policy, operator, gates).into_iter().filter(|r| !r.ok).map(|r| r.case).collect();
         results.push(MutationResult {
             gate: *gate,
             caught: !noticed.is_empty() || !rows.is_empty(),
             cases: noticed.len(),
+            let_through,
             first_cases: noticed.into_iter().take(5).collect(),
             opt_in_rows: rows,
         });
