@@ -39,7 +39,12 @@ pub(crate) struct Judgement {
 }
 
 /// Normalizes a candidate against a reading and runs the ten gates.
-pub(crate) fn judge(bench: &Bench<'_>, reading: &Reading, candidate: &Candidate, execution: Option<ExecutionFacts>) -> Judgement {
+pub(crate) fn judge(
+    bench: &Bench<'_>,
+    reading: &Reading,
+    candidate: &Candidate,
+    execution: Option<ExecutionFacts>,
+) -> Judgement {
     let command = normalize(candidate, reading, bench.names, bench.recent);
     let device = command.device_id().and_then(|id| bench.registry.device(id));
     let freshness = match &bench.states {

@@ -260,7 +260,8 @@ mod tests {
     /// W6: unknown keys are refused and counted.
     #[test]
     fn w6_unknown_fields_are_refused_and_counted() {
-        let text = VALID.replace("\"params\":{}", "\"params\":{\"did\":1},\"entity_id\":\"lock.front\",\"execute\":true");
+        let text =
+            VALID.replace("\"params\":{}", "\"params\":{\"did\":1},\"entity_id\":\"lock.front\",\"execute\":true");
         let error = Candidate::parse(&text).unwrap_err();
         assert_eq!(error.unknown_fields(), 3);
         assert_eq!(error.to_string(), "3 unknown field(s): entity_id, execute, params.did");

@@ -159,10 +159,8 @@ pub(crate) fn normalize(
     let mode = candidate.params.mode.as_deref().and_then(|text| {
         let mode = Mode::from_text(text).or_else(|| Mode::from_word(text));
         if mode.is_none() {
-            faults.push(Fault::new(
-                Gate::Capability,
-                format!("mode {text:?} is not one of cool, heat, dry, fan, auto"),
-            ));
+            faults
+                .push(Fault::new(Gate::Capability, format!("mode {text:?} is not one of cool, heat, dry, fan, auto")));
         }
         mode
     });

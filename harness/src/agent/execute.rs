@@ -145,19 +145,28 @@ impl Agent {
             against.push("the stored plan is not the one that the gates make today; make a new dry-run".to_owned());
         }
         if today.is_conditioned() {
-            against.push("the plan has a time condition and nothing here schedules: it is never run at once".to_owned());
+            against
+                .push("the plan has a time condition and nothing here schedules: it is never run at once".to_owned());
         }
         let age = now_ms.saturating_sub(trace.at_ms);
         let limit = i64::from(self.policy.execution().max_plan_age_s) * 1000;
         if !(0..=limit).contains(&age) {
-            against.push(format!("the dry-run is {} s old, the limit is {} s; make a new one", age / 1000, limit / 1000));
+            against.push(format!(
+                "the dry-run is {} s old, the limit is {} s; make a new one",
+                age / 1000,
+                limit / 1000
+            ));
         }
         if self.store.was_executed(trace_id)? {
             against.push("it was executed already, or an execution began and its outcome is unknown".to_owned());
         }
         let interval = i64::from(self.policy.execution().min_interval_ms);
         if self.store.too_soon(today.device_id(), today.action(), now_ms, interval)? {
-            against.push(format!("{} on {} was executed less than {interval} ms ago", today.action(), today.device_id()));
+            against.push(format!(
+                "{} on {} was executed less than {interval} ms ago",
+                today.action(),
+                today.device_id()
+            ));
         }
         if !permit.covers(today.backend()) {
             against.push(format!("the operator's configuration does not enable back end {}", today.backend()));
@@ -166,7 +175,9 @@ impl Agent {
             None if today.decision() == Decision::RequireConfirmation => {
                 Err(format!("a {} risk needs a confirmation of plan {hash}", today.risk()))
             }
-            Some(confirmation) if !confirmation.is_of(&hash) => Err(format!("the confirmation is for another plan than {hash}")),
+            Some(confirmation) if !confirmation.is_of(&hash) => {
+                Err(format!("the confirmation is for another plan than {hash}"))
+            }
             _ => Ok(()),
         };
         // Then with execution requested.
@@ -179,7 +190,9 @@ impl Agent {
         let claim = match self.store.claim(trace_id, &device_id, action, now_ms, interval)? {
             Claim::Granted(claim) => claim,
             Claim::AlreadyExecuted => return Err(ExecuteError::Claimed { reason: "it was executed already" }),
-            Claim::TooSoon => return Err(ExecuteError::Claimed { reason: "the same action was executed a moment ago" }),
+            Claim::TooSoon => {
+                return Err(ExecuteError::Claimed { reason: "the same action was executed a moment ago" });
+            }
         };
         let answer = executor.execute(order);
         let (succeeded, message) = match &answer {
@@ -189,7 +202,11 @@ impl Agent {
         self.store.finish(claim, self.clock.now_ms(), succeeded, &message)?;
         self.store.audit(trace_id, now_ms, if succeeded { "executed" } else { "execution_failed" }, &message)?;
         let response = answer?;
-        Ok(Execution { trace_id: trace_id.to_owned(), plan_hash: hash.to_string(), message: super::text::clipped(&response.message, 500) })
+        Ok(Execution {
+            trace_id: trace_id.to_owned(),
+            plan_hash: hash.to_string(),
+            message: super::text::clipped(&response.message, 500),
+        })
     }
 }
 

@@ -97,7 +97,9 @@ mod tests {
     #[test]
     fn w10_ages_have_classes() {
         let limits = FreshnessLimits { stale_after_s: 300, expired_after_s: 3600 };
-        let at = |age_s: i64| classify(Some(StateSnapshot { observed_at_ms: 10_000_000 - age_s * 1000 }), 10_000_000, &limits);
+        let at = |age_s: i64| {
+            classify(Some(StateSnapshot { observed_at_ms: 10_000_000 - age_s * 1000 }), 10_000_000, &limits)
+        };
         assert_eq!(at(0), Freshness::Fresh);
         assert_eq!(at(300), Freshness::Fresh);
         assert_eq!(at(301), Freshness::Stale);

@@ -171,14 +171,13 @@ impl GatedCommand {
 pub(crate) fn gated(question: &Question<'_>) -> (Evaluation, Option<GatedCommand>) {
     let evaluation = evaluate(question);
     let passed = match &question.subject {
-        Subject::Command { command, .. } if evaluation.decision != Decision::Deny => command
-            .device_id()
-            .and_then(|id| question.registry.device(id))
-            .map(|device| GatedCommand {
+        Subject::Command { command, .. } if evaluation.decision != Decision::Deny => {
+            command.device_id().and_then(|id| question.registry.device(id)).map(|device| GatedCommand {
                 command: (*command).clone(),
                 device: device.clone(),
                 evaluation: evaluation.clone(),
-            }),
+            })
+        }
         _ => None,
     };
     (evaluation, passed)
@@ -193,8 +192,7 @@ pub(crate) fn evaluate(question: &Question<'_>) -> Evaluation {
         }
         Subject::MemoryWrite(write) => (Risk::Low, write.target.clone()),
     };
-    let policy_decision =
-        if question.gates.has(Gate::Policy) { question.policy.decide(risk) } else { Decision::Allow };
+    let policy_decision = if question.gates.has(Gate::Policy) { question.policy.decide(risk) } else { Decision::Allow };
     let gates: Vec<GateResult> = Gate::ALL
         .iter()
         .map(|gate| {
@@ -207,7 +205,8 @@ pub(crate) fn evaluate(question: &Question<'_>) -> Evaluation {
         })
         .collect();
     let blocked = gates.iter().any(|g| g.outcome == Outcome::Rejected);
-    let confirmed = matches!(&question.subject, Subject::Command { execution: Some(facts), .. } if facts.confirmed.is_ok());
+    let confirmed =
+        matches!(&question.subject, Subject::Command { execution: Some(facts), .. } if facts.confirmed.is_ok());
     let decision = if blocked { Decision::Deny } else { policy_decision };
     Evaluation {
         requires_confirmation: decision == Decision::RequireConfirmation && !confirmed,
@@ -276,7 +275,9 @@ fn judge(gate: Gate, question: &Question<'_>, risk: Risk, policy: Decision) -> (
         Subject::MemoryWrite(write) => {
             let reasons = match gate {
                 Gate::InputBoundary => flag_reasons(question.flags, gate),
-                Gate::DeviceResolved if write.target.is_none() => vec!["the name to remember is for no known device".to_owned()],
+                Gate::DeviceResolved if write.target.is_none() => {
+                    vec!["the name to remember is for no known device".to_owned()]
+                }
                 Gate::MemoryWrite => {
                     let mut reasons = write.against.clone();
                     if write.evidence.is_none() {
@@ -335,7 +336,9 @@ fn schema(command: &NormalizedCommand) -> Vec<String> {
     let mut reasons = Vec::new();
     match command.intent() {
         Intent::ControlDevice => {}
-        Intent::UpdateMemory => reasons.push("memory is changed only by an explicit phrase, never by a candidate".to_owned()),
+        Intent::UpdateMemory => {
+            reasons.push("memory is changed only by an explicit phrase, never by a candidate".to_owned())
+        }
         other => reasons.push(format!("intent {other} is not control_device")),
     }
     if command.action() == super::vocabulary::Action::Unknown {

@@ -80,7 +80,10 @@ pub fn govern(raw: &str, limits: OutputLimits) -> Result<Candidate, GovernorRefu
     }
     let chars = raw.chars().count();
     if chars > limits.max_chars() {
-        return Err(refuse(OutputFailure::TooManyChars, format!("{chars} characters, the limit is {}", limits.max_chars())));
+        return Err(refuse(
+            OutputFailure::TooManyChars,
+            format!("{chars} characters, the limit is {}", limits.max_chars()),
+        ));
     }
     if let Some(fragment) = repetition(raw) {
         return Err(refuse(OutputFailure::DeadLoop, format!("repeats {fragment:?}")));
@@ -147,10 +150,7 @@ mod tests {
         assert_eq!(failure("I would unlock the door."), OutputFailure::InvalidJson);
         assert_eq!(failure(r#"{"schema_version":"model_output.v1","intent":"control_dev"#), OutputFailure::InvalidJson);
         assert_eq!(failure(r#"{"schema_version":"model_output.v1","entity_id":"x"}"#), OutputFailure::SchemaFailed);
-        assert_eq!(
-            failure("the same line\nthe same line\nthe same line\n{}"),
-            OutputFailure::DeadLoop
-        );
+        assert_eq!(failure("the same line\nthe same line\nthe same line\n{}"), OutputFailure::DeadLoop);
     }
 
     #[test]

@@ -54,7 +54,9 @@ pub(crate) fn check(
     if !reading.actions.contains(&candidate.action) {
         outside(format!("the input does not say {}", candidate.action));
     }
-    let says = |value: i64, with_unit: &std::collections::BTreeSet<i64>| with_unit.contains(&value) || reading.numbers.contains(&value);
+    let says = |value: i64, with_unit: &std::collections::BTreeSet<i64>| {
+        with_unit.contains(&value) || reading.numbers.contains(&value)
+    };
     if let Some(brightness) = params.brightness
         && !says(i64::from(brightness), &reading.percents)
     {
@@ -72,7 +74,8 @@ pub(crate) fn check(
     }
     // A condition can neither be added nor dropped: without it the command would run at once.
     if params.time_after != reading.time_after {
-        let time = |t: Option<super::time_of_day::TimeOfDay>| t.map_or_else(|| "no time".to_owned(), |t| format!("after {t}"));
+        let time =
+            |t: Option<super::time_of_day::TimeOfDay>| t.map_or_else(|| "no time".to_owned(), |t| format!("after {t}"));
         outside(format!("the input says {}, the candidate {}", time(reading.time_after), time(params.time_after)));
     }
 

@@ -171,7 +171,8 @@ const INJECTION: &[&str] = &[
 ];
 
 /// Names that only somebody who speaks to a back end writes; squeezed.
-const BACKEND: &[&str] = &["homeassistanttoken", "miiotoken", "entityid", "deviceid", "accesstoken", "令牌", "后端地址", "密钥"];
+const BACKEND: &[&str] =
+    &["homeassistanttoken", "miiotoken", "entityid", "deviceid", "accesstoken", "令牌", "后端地址", "密钥"];
 
 /// Words that are back-end talk wherever they stand alone.
 const BACKEND_WORDS: &[&str] =
@@ -181,7 +182,8 @@ const BACKEND_WORDS: &[&str] =
 const AMBIGUOUS_WORDS: &[&str] = &["did", "matter", "topic", "payload", "token"];
 
 /// Words that make an ambiguous one technical.
-const TECHNICAL_COMPANY: &[&str] = &["publish", "subscribe", "bridge", "backend", "endpoint", "api", "json", "send", "post"];
+const TECHNICAL_COMPANY: &[&str] =
+    &["publish", "subscribe", "bridge", "backend", "endpoint", "api", "json", "send", "post"];
 
 /// Flags of any text: also used for aliases before they are stored or registered.
 #[must_use]
@@ -214,7 +216,9 @@ fn mixed_scripts(folded: &str) -> bool {
 /// Markers of chat templates.
 fn chat_markup(folded: &str) -> bool {
     let dense: String = folded.chars().filter(|c| !c.is_whitespace()).collect();
-    ["<|", "|>", "[inst]", "<system>", "</system>", "###system", "###instruction", "<think>"].iter().any(|m| dense.contains(m))
+    ["<|", "|>", "[inst]", "<system>", "</system>", "###system", "###instruction", "<think>"]
+        .iter()
+        .any(|m| dense.contains(m))
 }
 
 fn backend_words(folded: &str) -> bool {
@@ -245,7 +249,10 @@ fn backend_words(folded: &str) -> bool {
 /// URLs and dotted quads, however they are spaced.
 fn address(folded: &str) -> bool {
     let dense: String = folded.chars().filter(|c| !c.is_whitespace()).collect();
-    if ["http:/", "https:/", "ws://", "wss://", "mqtt:/", "file:/", "token=", "token:"].iter().any(|p| dense.contains(p)) {
+    if ["http:/", "https:/", "ws://", "wss://", "mqtt:/", "file:/", "token=", "token:"]
+        .iter()
+        .any(|p| dense.contains(p))
+    {
         return true;
     }
     dense
@@ -318,10 +325,7 @@ mod tests {
             UserInput::new("灯".repeat(501)).guard().unwrap_err(),
             GuardError::TooLong { chars: 501, limit: 500 }
         );
-        assert_eq!(
-            UserInput::new("ab\u{7}").guard().unwrap_err(),
-            GuardError::ControlCharacter { code: 7, index: 2 }
-        );
+        assert_eq!(UserInput::new("ab\u{7}").guard().unwrap_err(), GuardError::ControlCharacter { code: 7, index: 2 });
         // one character that NFKC makes eighteen
         assert!(matches!(UserInput::new("\u{FDFA}".repeat(100)).guard(), Err(GuardError::TooLong { .. })));
     }

@@ -44,13 +44,34 @@ fn weakens_safety(text: &str, dense: &str) -> bool {
     let standing = ["以后", "今后", "记住", "从现在起"].iter().any(|w| dense.starts_with(w))
         || ["from now on", "remember", "always", "in future", "in the future"].iter().any(|w| text.starts_with(w));
     let effects = [
-        "自动打开", "自动解锁", "自动开门", "不需要确认", "不用确认", "无需确认", "跳过确认", "跳过安全", "直接打开", "直接解锁", "不要确认", "免确认",
+        "自动打开",
+        "自动解锁",
+        "自动开门",
+        "不需要确认",
+        "不用确认",
+        "无需确认",
+        "跳过确认",
+        "跳过安全",
+        "直接打开",
+        "直接解锁",
+        "不要确认",
+        "免确认",
     ]
     .iter()
     .any(|w| dense.contains(w))
-        || ["without confirmation", "without asking", "no confirmation", "skip confirmation", "skip safety", "bypass", "automatically", "don't ask", "do not ask"]
-            .iter()
-            .any(|w| text.contains(w));
+        || [
+            "without confirmation",
+            "without asking",
+            "no confirmation",
+            "skip confirmation",
+            "skip safety",
+            "bypass",
+            "automatically",
+            "don't ask",
+            "do not ask",
+        ]
+        .iter()
+        .any(|w| text.contains(w));
     standing && effects
 }
 
@@ -92,7 +113,13 @@ fn english(text: &str) -> Option<MemoryPhrase> {
 }
 
 /// Everything that speaks against remembering `alias` for a device.
-pub(crate) fn objections(alias: &str, target: Option<&str>, names: &Names<'_>, stored: usize, limit: usize) -> Vec<String> {
+pub(crate) fn objections(
+    alias: &str,
+    target: Option<&str>,
+    names: &Names<'_>,
+    stored: usize,
+    limit: usize,
+) -> Vec<String> {
     let mut against = Vec::new();
     if let Err(reason) = check_alias(alias) {
         against.push(format!("the name {:?} {reason}", super::text::clipped(alias, 40)));
@@ -100,7 +127,10 @@ pub(crate) fn objections(alias: &str, target: Option<&str>, names: &Names<'_>, s
     }
     match names.device(alias) {
         Some((device, NameOrigin::Registry)) => {
-            against.push(format!("{alias:?} is a registered name of {}; a remembered name cannot take its place", device.device_id));
+            against.push(format!(
+                "{alias:?} is a registered name of {}; a remembered name cannot take its place",
+                device.device_id
+            ));
         }
         Some((device, NameOrigin::Memory)) if Some(device.device_id.as_str()) == target => {
             against.push(format!("{alias:?} is already remembered for it"));
@@ -132,7 +162,11 @@ fn carries_meaning(alias: &str) -> Option<&'static str> {
         Some("negates, asks, counts or sets a condition")
     } else if !reading.actions.is_empty() || !reading.modes.is_empty() {
         Some("says an action or a mode")
-    } else if !reading.percents.is_empty() || !reading.degrees.is_empty() || !reading.numbers.is_empty() || reading.time_after.is_some() {
+    } else if !reading.percents.is_empty()
+        || !reading.degrees.is_empty()
+        || !reading.numbers.is_empty()
+        || reading.time_after.is_some()
+    {
         Some("holds a number or a time")
     } else if reading.refers_back {
         Some("is a plain word for a kind of device, or refers back")
@@ -150,8 +184,31 @@ fn carries_meaning(alias: &str) -> Option<&'static str> {
 fn bare_room(alias: &str) -> bool {
     matches!(
         super::text::alias_key(alias).as_str(),
-        "客厅" | "卧室" | "主卧" | "睡房" | "走廊" | "玄关" | "过道" | "厨房" | "浴室" | "卫生间" | "洗手间" | "前门" | "大门" | "门口" | "入户门" | "livingroom"
-            | "lounge" | "bedroom" | "hallway" | "hall" | "corridor" | "kitchen" | "bathroom" | "entrance" | "porch"
+        "客厅"
+            | "卧室"
+            | "主卧"
+            | "睡房"
+            | "走廊"
+            | "玄关"
+            | "过道"
+            | "厨房"
+            | "浴室"
+            | "卫生间"
+            | "洗手间"
+            | "前门"
+            | "大门"
+            | "门口"
+            | "入户门"
+            | "livingroom"
+            | "lounge"
+            | "bedroom"
+            | "hallway"
+            | "hall"
+            | "corridor"
+            | "kitchen"
+            | "bathroom"
+            | "entrance"
+            | "porch"
     )
 }
 
@@ -159,7 +216,25 @@ fn is_function_word(alias: &str) -> bool {
     alias.chars().count() < 2
         || matches!(
             super::text::alias_key(alias).as_str(),
-            "the" | "my" | "to" | "in" | "after" | "please" | "and" | "or" | "of" | "is" | "请" | "然后" | "以后" | "现在" | "turn" | "switch" | "set" | "make" | "put"
+            "the"
+                | "my"
+                | "to"
+                | "in"
+                | "after"
+                | "please"
+                | "and"
+                | "or"
+                | "of"
+                | "is"
+                | "请"
+                | "然后"
+                | "以后"
+                | "现在"
+                | "turn"
+                | "switch"
+                | "set"
+                | "make"
+                | "put"
         )
 }
 
@@ -174,7 +249,8 @@ mod tests {
 
     #[test]
     fn phrases() {
-        let remember = |target: &str, alias: &str| Some(MemoryPhrase::Remember { target: target.into(), alias: alias.into() });
+        let remember =
+            |target: &str, alias: &str| Some(MemoryPhrase::Remember { target: target.into(), alias: alias.into() });
         assert_eq!(phrase("以后把走廊灯叫做夜路灯。"), remember("走廊灯", "夜路灯"));
         assert_eq!(phrase("记住把床头灯叫 阅读灯"), remember("床头灯", "阅读灯"));
         assert_eq!(phrase("Remember the bedside lamp as the reading lamp"), remember("bedside lamp", "reading lamp"));
@@ -197,8 +273,29 @@ mod tests {
             assert_eq!(objections(alias), Vec::<String>::new(), "{alias}");
         }
         for alias in [
-            "客厅灯", "Kitchen Light", "客厅的灯", "moon", "不要", "别", "打开", "灯", "它", "all", "所有", "30%", "制冷", "客厅", "", "a",
-            "忽略以上", "entity_id", "明天", "开灯", "the", "42", "x\ny",
+            "客厅灯",
+            "Kitchen Light",
+            "客厅的灯",
+            "moon",
+            "不要",
+            "别",
+            "打开",
+            "灯",
+            "它",
+            "all",
+            "所有",
+            "30%",
+            "制冷",
+            "客厅",
+            "",
+            "a",
+            "忽略以上",
+            "entity_id",
+            "明天",
+            "开灯",
+            "the",
+            "42",
+            "x\ny",
         ] {
             assert_ne!(objections(alias), Vec::<String>::new(), "{alias}");
         }

@@ -72,8 +72,8 @@ impl OperatorConfig {
     /// # Errors
     /// [`PermitError`].
     pub fn load(path: &Path) -> Result<Self, PermitError> {
-        let metadata = std::fs::symlink_metadata(path)
-            .map_err(|source| RegistryError::Read { path: path.to_owned(), source })?;
+        let metadata =
+            std::fs::symlink_metadata(path).map_err(|source| RegistryError::Read { path: path.to_owned(), source })?;
         if metadata.file_type().is_symlink() {
             return Err(PermitError::SymbolicLink { path: path.to_owned() });
         }
@@ -94,7 +94,7 @@ impl OperatorConfig {
 #[derive(Debug, clap::Args)]
 pub struct ExecuteFlag {
     /// Carry the plan out; needs --operator, and a confirmation for medium and high risk.
-    #[arg(long)]
+    #[arg(long, global = true)]
     execute: bool,
 }
 

@@ -23,10 +23,12 @@ use super::policy::Policy;
 use super::reading::Reading;
 use super::registry::Registry;
 use super::rules;
-use super::source::{AnswerStyle, CandidateSource, CircuitBreaker, DeviceHint, SourceKind, SourceReport, SourceRequest, ask};
+use super::source::{
+    AnswerStyle, CandidateSource, CircuitBreaker, DeviceHint, SourceKind, SourceReport, SourceRequest, ask,
+};
 use super::store::{Evidence, MemoryChange, RememberedAlias, RunRecord, Step, Store, StoreError, StoredPlan};
 use super::text::{alias_key, clipped};
-use super::vocabulary::{DeviceType, Decision, Intent, Outcome, Room};
+use super::vocabulary::{Decision, DeviceType, Intent, Outcome, Room};
 
 super::vocabulary::vocabulary! {
     /// What kind of run it was.
@@ -312,7 +314,13 @@ impl Agent {
         Ok(output)
     }
 
-    fn memory_phrase(&self, run: &mut Run, input: &GuardedInput, phrase: &MemoryPhrase, remembered: &[RememberedAlias]) {
+    fn memory_phrase(
+        &self,
+        run: &mut Run,
+        input: &GuardedInput,
+        phrase: &MemoryPhrase,
+        remembered: &[RememberedAlias],
+    ) {
         run.output.mode = RunMode::MemoryWrite;
         run.output.input_flags = input.flags().to_vec();
         run.evidence("memory_write_request", json(phrase));
@@ -349,11 +357,21 @@ impl Agent {
             }
             (true, MemoryPhrase::WeakenSafety) | (false, _) => MemoryStatus::Rejected,
         };
-        run.step("memory_write", if status == MemoryStatus::Rejected { "rejected" } else { "succeeded" }, status.as_str());
-        run.output.memory_write = Some(MemoryOutput { status, alias: clipped(&alias, 40), device_id: facts.target.clone() });
+        run.step(
+            "memory_write",
+            if status == MemoryStatus::Rejected { "rejected" } else { "succeeded" },
+            status.as_str(),
+        );
+        run.output.memory_write =
+            Some(MemoryOutput { status, alias: clipped(&alias, 40), device_id: facts.target.clone() });
     }
 
-    pub(crate) fn memory_facts(&self, phrase: &MemoryPhrase, names: &Names<'_>, stored: usize) -> (String, MemoryWriteFacts) {
+    pub(crate) fn memory_facts(
+        &self,
+        phrase: &MemoryPhrase,
+        names: &Names<'_>,
+        stored: usize,
+    ) -> (String, MemoryWriteFacts) {
         let limit = usize::try_from(self.policy.memory().max_aliases).unwrap_or(usize::MAX);
         let mut facts = MemoryWriteFacts {
             // The user's words are the first evidence of the run.
@@ -372,14 +390,18 @@ impl Agent {
                 match names.device(alias) {
                     Some((device, NameOrigin::Memory)) => facts.target = Some(device.device_id.clone()),
                     Some((_, NameOrigin::Registry)) => {
-                        facts.against.push(format!("{alias:?} is a registered name; only remembered ones can be forgotten"));
+                        facts
+                            .against
+                            .push(format!("{alias:?} is a registered name; only remembered ones can be forgotten"));
                     }
                     None => facts.against.push(format!("{:?} is not remembered", clipped(alias, 40))),
                 }
                 (alias.clone(), facts)
             }
             MemoryPhrase::WeakenSafety => {
-                facts.against.push("safety rules can be made stricter by the operator's policy, never weaker by a phrase".to_owned());
+                facts.against.push(
+                    "safety rules can be made stricter by the operator's policy, never weaker by a phrase".to_owned(),
+                );
                 (String::new(), facts)
             }
         }
@@ -396,8 +418,7 @@ impl Agent {
         remembered: &[RememberedAlias],
         now_ms: i64,
     ) -> Result<(), StoreError> {
-        let names =
-            Names::new(&self.registry, remembered.iter().map(|r| (r.alias.as_str(), r.device_id.as_str())));
+        let names = Names::new(&self.registry, remembered.iter().map(|r| (r.alias.as_str(), r.device_id.as_str())));
         let reading = Reading::of(input, &names);
         run.output.input_flags.clone_from(&reading.flags);
         let recent = if self.options.memory {

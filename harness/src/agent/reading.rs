@@ -51,24 +51,25 @@ const DEVICE: char = '\u{3}';
 /// Text that may stand directly before a device name, so that the name is the whole noun
 /// ("书房摄像头" does not name "摄像头").
 const BEFORE_HAN: &[&str] = &[
-    "把", "将", "打开", "开启", "开", "关闭", "关掉", "关上", "关", "锁上", "锁", "解锁", "拉开", "拉上", "合上", "请", "我", "帮我", "的",
-    "后", "和", "与", "跟", "及", "让", "给", "对", "使", "调亮", "调暗", "调", "设", "个", "有", "要", "别", "用", "都", "部", "下", "忙", "再", "才",
-    "你", "快", "动", "闭", "现在",
+    "把", "将", "打开", "开启", "开", "关闭", "关掉", "关上", "关", "锁上", "锁", "解锁", "拉开", "拉上", "合上", "请",
+    "我", "帮我", "的", "后", "和", "与", "跟", "及", "让", "给", "对", "使", "调亮", "调暗", "调", "设", "个", "有",
+    "要", "别", "用", "都", "部", "下", "忙", "再", "才", "你", "快", "动", "闭", "现在",
 ];
 /// Text that may stand directly after one.
 const AFTER_HAN: &[&str] = &[
-    "打", "开", "关", "调", "切", "设", "锁", "解", "再", "亮", "暗", "的", "到", "吧", "一", "和", "与", "跟", "及", "都", "变", "换", "拉", "合",
-    "温", "给", "在", "是", "叫", "还", "不", "也", "吗", "全", "熄", "就", "请", "然", "谢", "别",
+    "打", "开", "关", "调", "切", "设", "锁", "解", "再", "亮", "暗", "的", "到", "吧", "一", "和", "与", "跟", "及",
+    "都", "变", "换", "拉", "合", "温", "给", "在", "是", "叫", "还", "不", "也", "吗", "全", "熄", "就", "请", "然",
+    "谢", "别",
 ];
 const BEFORE_WORDS: &[&str] = &[
-    "the", "my", "our", "a", "on", "off", "lock", "unlock", "open", "close", "shut", "dim", "brighten", "darken", "set", "switch",
-    "turn", "make", "put", "of", "start", "stop", "please", "and", "or", "adjust", "change", "is", "are", "with", "this", "that", "both",
-    "all", "every", "each", "in", "for", "kill",
+    "the", "my", "our", "a", "on", "off", "lock", "unlock", "open", "close", "shut", "dim", "brighten", "darken",
+    "set", "switch", "turn", "make", "put", "of", "start", "stop", "please", "and", "or", "adjust", "change", "is",
+    "are", "with", "this", "that", "both", "all", "every", "each", "in", "for", "kill",
 ];
 const AFTER_WORDS: &[&str] = &[
-    "on", "off", "to", "up", "down", "please", "a", "brighter", "dimmer", "darker", "at", "now", "after", "and", "or", "mode", "in",
-    "is", "when", "if", "before", "again", "then", "by", "of", "open", "closed", "locked", "for", "cooler", "warmer", "with", "using",
-    "because", "without", "every", "until", "unless", "thanks", "thank",
+    "on", "off", "to", "up", "down", "please", "a", "brighter", "dimmer", "darker", "at", "now", "after", "and", "or",
+    "mode", "in", "is", "when", "if", "before", "again", "then", "by", "of", "open", "closed", "locked", "for",
+    "cooler", "warmer", "with", "using", "because", "without", "every", "until", "unless", "thanks", "thank",
 ];
 
 impl Reading {
@@ -115,7 +116,10 @@ impl Reading {
         let on = reading.actions.contains(&Action::TurnOn);
         let off = reading.actions.contains(&Action::TurnOff);
         // "打开空调调到26度" is two commands as well: one of them would be dropped silently.
-        let valued = !reading.percents.is_empty() || !reading.degrees.is_empty() || !reading.numbers.is_empty() || !reading.modes.is_empty();
+        let valued = !reading.percents.is_empty()
+            || !reading.degrees.is_empty()
+            || !reading.numbers.is_empty()
+            || !reading.modes.is_empty();
         let opposite = (on && off)
             || ((on || off) && valued)
             || (reading.actions.contains(&Action::IncreaseBrightness)
@@ -160,7 +164,8 @@ impl Reading {
             let starts_word = |word: &str| {
                 unit.strip_prefix(word).is_some_and(|after| !after.starts_with(|c: char| c.is_ascii_alphanumeric()))
             };
-            let minus = out.trim_end().ends_with('-') || out.trim_end().ends_with("零下") || out.trim_end().ends_with("minus");
+            let minus =
+                out.trim_end().ends_with('-') || out.trim_end().ends_with("零下") || out.trim_end().ends_with("minus");
             let signed = if minus { -value } else { value };
             if hundredths || unit.starts_with('%') || starts_word("percent") {
                 self.percents.insert(signed);
@@ -221,9 +226,41 @@ impl Reading {
             (&["入户门", "前门", "大门", "门口", "entrance", "frontdoor", "porch"], Room::Entrance),
         ];
         const ELSEWHERE: &[&str] = &[
-            "书房", "阳台", "车库", "儿童房", "客房", "次卧", "餐厅", "地下室", "花园", "院子", "阁楼", "储藏室", "办公室", "后门", "楼上", "楼下",
-            "study", "office", "garage", "balcony", "guest", "basement", "garden", "attic", "diningroom", "nursery", "backdoor",
-            "upstairs", "downstairs", "shed", "cellar", "neighbour", "neighbor", "neighbours", "neighbors",
+            "书房",
+            "阳台",
+            "车库",
+            "儿童房",
+            "客房",
+            "次卧",
+            "餐厅",
+            "地下室",
+            "花园",
+            "院子",
+            "阁楼",
+            "储藏室",
+            "办公室",
+            "后门",
+            "楼上",
+            "楼下",
+            "study",
+            "office",
+            "garage",
+            "balcony",
+            "guest",
+            "basement",
+            "garden",
+            "attic",
+            "diningroom",
+            "nursery",
+            "backdoor",
+            "upstairs",
+            "downstairs",
+            "shed",
+            "cellar",
+            "neighbour",
+            "neighbor",
+            "neighbours",
+            "neighbors",
         ];
         const TYPES: &[(&[&str], DeviceType)] = &[
             (&["空调", "airconditioner", "aircon", "ac"], DeviceType::AirConditioner),
@@ -256,7 +293,9 @@ impl Reading {
                 words.iter().filter_map(|w| match_key(tail, w)).max().map(|used| (used, *kind))
             });
             match kind {
-                Some((used, kind)) if (after_room || bounded_before(&rest[..at])) && plain_after(&rest[at + used..]) => {
+                Some((used, kind))
+                    if (after_room || bounded_before(&rest[..at])) && plain_after(&rest[at + used..]) =>
+                {
                     // "lock" before a noun is the verb
                     let verb = kind == DeviceType::Lock
                         && matches!(&rest[at], Token::Word(w) if w == "lock")
@@ -275,7 +314,8 @@ impl Reading {
     fn read_actions(&mut self, rest: &[Token], words: &[&str], han: &str) {
         let has = |list: &[&str]| words.iter().any(|w| list.contains(w));
         let mut plain = han.to_owned();
-        for word in ["开关", "关于", "关心", "有关", "离开", "开着", "关着", "开了没", "关了没", "公开", "开心", "门锁"] {
+        for word in ["开关", "关于", "关心", "有关", "离开", "开着", "关着", "开了没", "关了没", "公开", "开心", "门锁"]
+        {
             plain = plain.replace(word, "\u{4}");
         }
         // "on" is a switch word after a verb or a name ("turn on", "turn X on"), not a preposition
@@ -297,7 +337,12 @@ impl Reading {
             self.actions.extend([Action::TurnOff, Action::Close, Action::Lock]);
         }
         let locks = plain.replace("解锁", "\u{4}").replace("开锁", "\u{4}");
-        if locks.contains("锁上") || locks.contains("锁住") || locks.contains("上锁") || locks.ends_with('锁') || locks.contains("锁\u{3}") {
+        if locks.contains("锁上")
+            || locks.contains("锁住")
+            || locks.contains("上锁")
+            || locks.ends_with('锁')
+            || locks.contains("锁\u{3}")
+        {
             self.actions.extend([Action::TurnOff, Action::Close, Action::Lock]);
         }
         if plain.contains('亮') && !plain.contains("亮度") || has(&["brighten", "brighter"]) {
@@ -330,7 +375,9 @@ fn take_times(folded: &str) -> (String, Times) {
     let mut times = Times { after: None, unsupported: false };
     let mut at = 0;
     while at < chars.len() {
-        let inside_number = at > 0 && (chars[at - 1].is_ascii_alphanumeric() || chars[at - 1] == ':') && chars[at].is_ascii_alphanumeric();
+        let inside_number = at > 0
+            && (chars[at - 1].is_ascii_alphanumeric() || chars[at - 1] == ':')
+            && chars[at].is_ascii_alphanumeric();
         let found = if inside_number { None } else { leading_time(&chars[at..]) };
         let Some((time, used)) = found else {
             // an hour that could not be read: 十点, 10点; 一点 alone is "a bit"
@@ -346,7 +393,8 @@ fn take_times(folded: &str) -> (String, Times) {
             continue;
         };
         let tail: String = chars[at + used..].iter().collect();
-        let after = ["后", "以后", "之后"].iter().any(|w| tail.trim_start().starts_with(w)) || out.trim_end().ends_with("after");
+        let after = ["后", "以后", "之后"].iter().any(|w| tail.trim_start().starts_with(w))
+            || out.trim_end().ends_with("after");
         if times.after.is_some() || !after {
             times.unsupported = true;
         }
@@ -418,28 +466,64 @@ fn han_text(tokens: &[Token]) -> String {
 fn negated(words: &[&str], han: &str) -> bool {
     let mut plain = han.to_owned();
     for word in [
-        "特别", "分别", "别墅", "区别", "级别", "别的", "别人", "告别", "可不可以", "能不能", "是不是", "要不要", "不过", "不好意思", "差不多", "对不起",
+        "特别",
+        "分别",
+        "别墅",
+        "区别",
+        "级别",
+        "别的",
+        "别人",
+        "告别",
+        "可不可以",
+        "能不能",
+        "是不是",
+        "要不要",
+        "不过",
+        "不好意思",
+        "差不多",
+        "对不起",
     ] {
         plain = plain.replace(word, "\u{4}");
     }
     plain.contains(['不', '别', '勿', '莫', '甭', '禁', '休'])
         || ["无需", "没必要", "没让", "停止"].iter().any(|w| plain.contains(w))
         || words.iter().any(|w| {
-            matches!(*w, "dont" | "not" | "never" | "no" | "without" | "avoid" | "nobody" | "none" | "cannot" | "refrain") || w.ends_with("n't")
+            matches!(
+                *w,
+                "dont" | "not" | "never" | "no" | "without" | "avoid" | "nobody" | "none" | "cannot" | "refrain"
+            ) || w.ends_with("n't")
         })
 }
 
 fn is_question(words: &[&str], han: &str) -> bool {
     let spoken: Vec<&str> = words.iter().copied().filter(|w| !w.is_empty()).collect();
     let bare = han.trim_end_matches(|c: char| !c.is_alphanumeric());
-    let polite = ["可以", "能", "可不可以", "能不能", "麻烦", "请", "好", "帮"].iter().any(|w| bare.trim_start().starts_with(w));
+    let polite =
+        ["可以", "能", "可不可以", "能不能", "麻烦", "请", "好", "帮"].iter().any(|w| bare.trim_start().starts_with(w));
     let asks = ["吗", "么", "呢", "没有", "了没"].iter().any(|w| bare.ends_with(w));
     (asks && !polite)
-        || ["是不是", "有没有", "是否", "为什么", "怎么", "多少", "几度", "什么", "谁", "哪"].iter().any(|w| han.contains(w))
+        || ["是不是", "有没有", "是否", "为什么", "怎么", "多少", "几度", "什么", "谁", "哪"]
+            .iter()
+            .any(|w| han.contains(w))
         || spoken.first().is_some_and(|w| {
             matches!(
                 *w,
-                "is" | "are" | "was" | "were" | "what" | "why" | "how" | "did" | "does" | "do" | "who" | "when" | "which" | "where" | "has" | "have" | "should"
+                "is" | "are"
+                    | "was"
+                    | "were"
+                    | "what"
+                    | "why"
+                    | "how"
+                    | "did"
+                    | "does"
+                    | "do"
+                    | "who"
+                    | "when"
+                    | "which"
+                    | "where"
+                    | "has"
+                    | "have"
+                    | "should"
             )
         }) && !matches!(spoken.as_slice(), ["do", "not", ..])
 }
@@ -452,16 +536,59 @@ fn unsupported_condition(words: &[&str], han: &str) -> bool {
         || words.first() == Some(&"remember");
     standing
         || [
-        "如果", "要是", "假如", "若是", "分钟", "小时", "秒", "明天", "明早", "明晚", "每天", "每晚", "每周", "工作日", "周末", "的时候", "之前", "以前", "直到",
-        "等到", "除非", "一旦", "\u{1}前", "稍后", "过一会", "待会", "等会",
-    ]
-    .iter()
-    .any(|w| han.contains(w))
+            "如果",
+            "要是",
+            "假如",
+            "若是",
+            "分钟",
+            "小时",
+            "秒",
+            "明天",
+            "明早",
+            "明晚",
+            "每天",
+            "每晚",
+            "每周",
+            "工作日",
+            "周末",
+            "的时候",
+            "之前",
+            "以前",
+            "直到",
+            "等到",
+            "除非",
+            "一旦",
+            "\u{1}前",
+            "稍后",
+            "过一会",
+            "待会",
+            "等会",
+        ]
+        .iter()
+        .any(|w| han.contains(w))
         || words.iter().any(|w| {
             matches!(
                 *w,
-                "if" | "when" | "unless" | "until" | "before" | "tomorrow" | "daily" | "minutes" | "minute" | "hours" | "hour" | "seconds" | "later"
-                    | "while" | "once" | "tonight" | "whenever" | "sunset" | "sunrise" | "weekdays" | "every"
+                "if" | "when"
+                    | "unless"
+                    | "until"
+                    | "before"
+                    | "tomorrow"
+                    | "daily"
+                    | "minutes"
+                    | "minute"
+                    | "hours"
+                    | "hour"
+                    | "seconds"
+                    | "later"
+                    | "while"
+                    | "once"
+                    | "tonight"
+                    | "whenever"
+                    | "sunset"
+                    | "sunrise"
+                    | "weekdays"
+                    | "every"
             )
         })
 }
@@ -488,7 +615,9 @@ mod tests {
         assert_eq!(devices("把客厅的灯关掉"), ["lounge_ceiling_light"]);
         assert_eq!(devices("please turn the Living Room light off"), ["lounge_ceiling_light"]);
         assert_eq!(devices("打开过道灯带"), ["corridor_strip"]);
-        for text in ["打开书房客厅灯", "打开客厅灯箱", "turn on the guest living room light", "turn on the kitchen light strip"] {
+        for text in
+            ["打开书房客厅灯", "打开客厅灯箱", "turn on the guest living room light", "turn on the kitchen light strip"]
+        {
             assert_eq!(devices(text), Vec::<String>::new(), "{text}");
         }
     }
@@ -497,12 +626,20 @@ mod tests {
     #[test]
     fn w7_negation() {
         for text in [
-            "不要打开客厅灯", "别开厨房灯", "请勿打开大门门锁", "don't turn on the kitchen light", "do not unlock the front door",
-            "never open the front door", "Don’t turn on the kitchen light", "先别关走廊灯", "我不想开空调",
+            "不要打开客厅灯",
+            "别开厨房灯",
+            "请勿打开大门门锁",
+            "don't turn on the kitchen light",
+            "do not unlock the front door",
+            "never open the front door",
+            "Don’t turn on the kitchen light",
+            "先别关走廊灯",
+            "我不想开空调",
         ] {
             assert!(read(text).flags.contains(&InputFlag::NegatedCommand), "{text}");
         }
-        for text in ["能不能打开客厅灯", "打开别墅灯", "不好意思，打开厨房灯", "turn on the kitchen light now"] {
+        for text in ["能不能打开客厅灯", "打开别墅灯", "不好意思，打开厨房灯", "turn on the kitchen light now"]
+        {
             assert!(!read(text).flags.contains(&InputFlag::NegatedCommand), "{text}");
         }
     }
@@ -510,10 +647,12 @@ mod tests {
     /// W15: "all" and several targets.
     #[test]
     fn w15_all_and_several() {
-        for text in ["关闭所有灯", "把灯都关掉", "turn off all the lights", "turn everything off", "打开每盏灯"] {
+        for text in ["关闭所有灯", "把灯都关掉", "turn off all the lights", "turn everything off", "打开每盏灯"]
+        {
             assert!(read(text).flags.contains(&InputFlag::AllTargets), "{text}");
         }
-        for text in ["打开客厅灯和厨房灯", "turn on the kitchen light and the hallway light", "打开客厅灯然后关掉"] {
+        for text in ["打开客厅灯和厨房灯", "turn on the kitchen light and the hallway light", "打开客厅灯然后关掉"]
+        {
             assert!(read(text).flags.contains(&InputFlag::SeveralCommands), "{text}");
         }
     }
@@ -527,8 +666,13 @@ mod tests {
             assert!(!read(text).flags.contains(&InputFlag::Question), "{text}");
         }
         for text in [
-            "十分钟后打开客厅灯", "如果下雨就关闭客厅窗帘", "十点后打开客厅灯", "晚上十点前打开客厅灯", "turn on the kitchen light if I am late",
-            "晚上十点打开客厅灯", "turn off the kitchen light in 5 minutes",
+            "十分钟后打开客厅灯",
+            "如果下雨就关闭客厅窗帘",
+            "十点后打开客厅灯",
+            "晚上十点前打开客厅灯",
+            "turn on the kitchen light if I am late",
+            "晚上十点打开客厅灯",
+            "turn off the kitchen light in 5 minutes",
         ] {
             assert!(read(text).flags.contains(&InputFlag::UnsupportedCondition), "{text}");
         }

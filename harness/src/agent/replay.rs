@@ -121,7 +121,11 @@ impl Agent {
                 &candidate,
                 None,
             );
-            compare("device_id", recorded("/normalized_command/device_id"), judgement.command.device_id().unwrap_or("none").to_owned());
+            compare(
+                "device_id",
+                recorded("/normalized_command/device_id"),
+                judgement.command.device_id().unwrap_or("none").to_owned(),
+            );
             compare("action", recorded("/normalized_command/action"), judgement.command.action().to_string());
             let hash = judgement
                 .gated
@@ -132,7 +136,11 @@ impl Agent {
         }
         compare("decision", recorded("/decision"), evaluation.decision().to_string());
         for (index, gate) in evaluation.gates().iter().enumerate() {
-            compare(&format!("gate.{}", gate.gate), recorded(&format!("/evaluation/gates/{index}/outcome")), gate.outcome.to_string());
+            compare(
+                &format!("gate.{}", gate.gate),
+                recorded(&format!("/evaluation/gates/{index}/outcome")),
+                gate.outcome.to_string(),
+            );
         }
         replay.same = replay.differences.is_empty();
         Ok(Some(replay))

@@ -145,18 +145,33 @@ fn chinese(text: &str, names: &Names<'_>) -> Option<Candidate> {
         return None;
     }
     let body = dense.strip_prefix('把').or_else(|| dense.strip_prefix('将')).unwrap_or(&dense);
-    setting(body, names)
-        .or_else(|| step(body, names))
-        .or_else(|| locking(body, names))
-        .or_else(|| on_off(body, names))
+    setting(body, names).or_else(|| step(body, names)).or_else(|| locking(body, names)).or_else(|| on_off(body, names))
 }
 
 /// `<alias>调到<n>%`, `<alias>调到<n>度`, `<alias>切换到<mode>`.
 fn setting(body: &str, names: &Names<'_>) -> Option<Candidate> {
     const VERBS: &[&str] = &[
-        "调节到", "调整到", "切换到", "切换成", "设置为", "设置成", "设置到", "调到", "调成", "调至", "设到", "设为", "设成", "切到", "切成", "改成",
+        "调节到",
+        "调整到",
+        "切换到",
+        "切换成",
+        "设置为",
+        "设置成",
+        "设置到",
+        "调到",
+        "调成",
+        "调至",
+        "设到",
+        "设为",
+        "设成",
+        "切到",
+        "切成",
+        "改成",
     ];
-    let (at, verb) = VERBS.iter().filter_map(|v| body.find(v).map(|at| (at, *v))).min_by_key(|(at, v)| (*at, usize::MAX - v.len()))?;
+    let (at, verb) = VERBS
+        .iter()
+        .filter_map(|v| body.find(v).map(|at| (at, *v)))
+        .min_by_key(|(at, v)| (*at, usize::MAX - v.len()))?;
     let mut alias = &body[..at];
     let value = body[at + verb.len()..].trim_end_matches("模式");
     for suffix in ["的亮度", "亮度", "的温度", "温度", "的模式", "模式"] {
@@ -189,7 +204,11 @@ fn step(body: &str, names: &Names<'_>) -> Option<Candidate> {
     for (word, action) in [('亮', Action::IncreaseBrightness), ('暗', Action::DecreaseBrightness)] {
         for tail in ["一点儿", "一点", "一些", "点", "些", ""] {
             let Some(front) = body.strip_suffix(&format!("{word}{tail}")) else { continue };
-            let front = front.strip_suffix('调').or_else(|| front.strip_suffix('变')).or(if tail.is_empty() { None } else { Some(front) })?;
+            let front = front.strip_suffix('调').or_else(|| front.strip_suffix('变')).or(if tail.is_empty() {
+                None
+            } else {
+                Some(front)
+            })?;
             let alias = front.strip_suffix('再').or_else(|| front.strip_suffix("稍微")).unwrap_or(front);
             // Only lights have brightness, so a missing target means a light.
             if alias.is_empty() {
@@ -290,7 +309,8 @@ fn step_word(word: &str) -> Option<Action> {
 
 fn english_setting(alias: &[&str], value: &[&str], names: &Names<'_>) -> Option<Candidate> {
     let alias = match alias {
-        ["brightness" | "temperature" | "mode", "of", rest @ ..] | [rest @ .., "brightness" | "temperature" | "mode"] => rest,
+        ["brightness" | "temperature" | "mode", "of", rest @ ..]
+        | [rest @ .., "brightness" | "temperature" | "mode"] => rest,
         all => all,
     };
     let alias = alias.join(" ");
@@ -322,12 +342,13 @@ fn english_setting(alias: &[&str], value: &[&str], names: &Names<'_>) -> Option<
         [mode, "mode"] | [mode] => *mode,
         _ => return None,
     };
-    Mode::from_text(mode).map_or_else(
-        // An unknown mode is a mode only where a mode makes sense.
-        || (type_of(&alias, names) == DeviceType::AirConditioner).then_some(mode_params(mode)),
-        |_| Some(mode_params(mode)),
-    )
-    .and_then(|params| targeted(&alias, names, params, |_| Some(Action::SetMode)))
+    Mode::from_text(mode)
+        .map_or_else(
+            // An unknown mode is a mode only where a mode makes sense.
+            || (type_of(&alias, names) == DeviceType::AirConditioner).then_some(mode_params(mode)),
+            |_| Some(mode_params(mode)),
+        )
+        .and_then(|params| targeted(&alias, names, params, |_| Some(Action::SetMode)))
 }
 
 // ------------------------------------------------------------------ around the command
@@ -335,23 +356,71 @@ fn english_setting(alias: &[&str], value: &[&str], names: &Names<'_>) -> Option<
 /// Without politeness around it and final punctuation.
 fn polite_stripped(text: &str) -> String {
     const FRONT: &[&str] = &[
-        "请问", "请", "麻烦你", "麻烦", "帮我", "帮忙", "劳驾", "给我", "你好", "可不可以", "能不能", "能否", "可以", "不好意思", "please ", "kindly ",
-        "could you ", "can you ", "would you ", "will you ", "hey ", "ok ", "okay ", "hi ",
+        "请问",
+        "请",
+        "麻烦你",
+        "麻烦",
+        "帮我",
+        "帮忙",
+        "劳驾",
+        "给我",
+        "你好",
+        "可不可以",
+        "能不能",
+        "能否",
+        "可以",
+        "不好意思",
+        "please ",
+        "kindly ",
+        "could you ",
+        "can you ",
+        "would you ",
+        "will you ",
+        "hey ",
+        "ok ",
+        "okay ",
+        "hi ",
     ];
     const BACK: &[&str] = &[
-        "谢谢你", "谢谢", "好吗", "可以吗", "行吗", "一下", "吧", "吗", "哦", "呀", "啊", "啦", "呗", " please", " thanks", " thank you", " now", " for me",
+        "谢谢你",
+        "谢谢",
+        "好吗",
+        "可以吗",
+        "行吗",
+        "一下",
+        "吧",
+        "吗",
+        "哦",
+        "呀",
+        "啊",
+        "啦",
+        "呗",
+        " please",
+        " thanks",
+        " thank you",
+        " now",
+        " for me",
         "拜托",
     ];
-    let is_mark = |c: char| c.is_whitespace() || matches!(c, '。' | '.' | '!' | '?' | ',' | '、' | '~' | ';' | '…' | ':');
+    let is_mark =
+        |c: char| c.is_whitespace() || matches!(c, '。' | '.' | '!' | '?' | ',' | '、' | '~' | ';' | '…' | ':');
     let mut rest = text.trim_matches(is_mark);
     loop {
         let before = rest;
         for word in FRONT {
             // 可以 and 能 are only polite in front of more
-            rest = rest.strip_prefix(word).filter(|r| !r.trim_matches(is_mark).is_empty()).unwrap_or(rest).trim_start_matches(is_mark);
+            rest = rest
+                .strip_prefix(word)
+                .filter(|r| !r.trim_matches(is_mark).is_empty())
+                .unwrap_or(rest)
+                .trim_start_matches(is_mark);
         }
         for word in BACK {
-            rest = rest.strip_suffix(word).filter(|r| !r.trim_matches(is_mark).is_empty()).unwrap_or(rest).trim_end_matches(is_mark);
+            rest = rest
+                .strip_suffix(word)
+                .filter(|r| !r.trim_matches(is_mark).is_empty())
+                .unwrap_or(rest)
+                .trim_end_matches(is_mark);
         }
         if rest == before {
             return rest.to_owned();
@@ -432,10 +501,16 @@ mod tests {
         check("dim the bedside lamp", "bedside lamp", Action::DecreaseBrightness);
         check("make the bedside lamp a bit brighter", "bedside lamp", Action::IncreaseBrightness);
         assert_eq!(check("set the kitchen light to 40%", "kitchen light", Action::SetBrightness).brightness, Some(40));
-        assert_eq!(check("dim the kitchen light to 15 percent", "kitchen light", Action::SetBrightness).brightness, Some(15));
+        assert_eq!(
+            check("dim the kitchen light to 15 percent", "kitchen light", Action::SetBrightness).brightness,
+            Some(15)
+        );
         assert_eq!(check("set the bedroom ac to 24", "bedroom ac", Action::SetTemperature).temperature, Some(24));
         assert_eq!(check("set the bedroom ac to 22°C", "bedroom ac", Action::SetTemperature).temperature, Some(22));
-        assert_eq!(check("switch the bedroom ac to heat mode", "bedroom ac", Action::SetMode).mode.as_deref(), Some("heat"));
+        assert_eq!(
+            check("switch the bedroom ac to heat mode", "bedroom ac", Action::SetMode).mode.as_deref(),
+            Some("heat")
+        );
         let params = check("after 10 pm, turn on the hallway light", "hallway light", Action::TurnOn);
         assert_eq!(params.time_after.as_deref(), Some("22:00"));
         let params = check("turn on the hallway light after 22:30", "hallway light", Action::TurnOn);
@@ -461,7 +536,8 @@ mod tests {
 
     #[test]
     fn sentences_without_a_rule() {
-        for text in ["你好", "今天天气怎么样", "open", "把", "打开水龙头的秘密", "tell me a joke", "十分钟后"] {
+        for text in ["你好", "今天天气怎么样", "open", "把", "打开水龙头的秘密", "tell me a joke", "十分钟后"]
+        {
             assert_eq!(rule(text).filter(|c| c.device_type != DeviceType::Unknown || !c.is_relative()), None, "{text}");
         }
         // 300 % is no brightness; 10 点 is no time; both must not be read as something smaller

@@ -346,7 +346,8 @@ mod tests {
         }
     }
 
-    const LIMITS: SourceLimits = SourceLimits { max_tokens: 128, retries: 1, breaker_failures: 2, breaker_cooldown_inputs: 3 };
+    const LIMITS: SourceLimits =
+        SourceLimits { max_tokens: 128, retries: 1, breaker_failures: 2, breaker_cooldown_inputs: 3 };
     const GOOD: &str = r#"{"schema_version":"model_output.v1","action":"turn_on"}"#;
 
     fn once(source: &mut dyn CandidateSource, breaker: &mut CircuitBreaker) -> (Option<Candidate>, SourceReport) {

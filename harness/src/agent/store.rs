@@ -49,7 +49,9 @@ pub enum StoreError {
         source: std::io::Error,
     },
     /// A file of another program, or of another version of this one.
-    #[error("this is no trace store of version {expected} (found application {application:#x}, version {version}); use another file")]
+    #[error(
+        "this is no trace store of version {expected} (found application {application:#x}, version {version}); use another file"
+    )]
     Foreign {
         /// Found application id.
         application: i64,
@@ -251,7 +253,8 @@ impl Store {
             }
             Err(error) => return Err(file(error)),
         }
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+        let flags =
+            OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
         Self::prepare(Connection::open_with_flags(&path, flags)?)
     }
 
@@ -284,7 +287,14 @@ impl Store {
     pub(crate) fn record(&mut self, run: &RunRecord) -> Result<(), StoreError> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         transaction.prepare_cached("INSERT INTO traces VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?.execute(params![
-            run.trace_id, run.session, run.at_ms, run.mode, run.input, run.decision, run.output, run.replay
+            run.trace_id,
+            run.session,
+            run.at_ms,
+            run.mode,
+            run.input,
+            run.decision,
+            run.output,
+            run.replay
         ])?;
         for evidence in &run.evidence {
             transaction
@@ -292,19 +302,29 @@ impl Store {
                 .execute(params![run.trace_id, evidence.kind, evidence.content])?;
         }
         for (position, step) in (0_i64..).zip(&run.steps) {
-            transaction
-                .prepare_cached("INSERT INTO steps VALUES (?1, ?2, ?3, ?4, ?5)")?
-                .execute(params![run.trace_id, position, step.name, step.status, step.detail])?;
+            transaction.prepare_cached("INSERT INTO steps VALUES (?1, ?2, ?3, ?4, ?5)")?.execute(params![
+                run.trace_id,
+                position,
+                step.name,
+                step.status,
+                step.detail
+            ])?;
         }
         for (position, (gate, outcome, reasons)) in (0_i64..).zip(&run.gates) {
-            transaction
-                .prepare_cached("INSERT INTO gate_checks VALUES (?1, ?2, ?3, ?4, ?5)")?
-                .execute(params![run.trace_id, position, gate, outcome, reasons])?;
+            transaction.prepare_cached("INSERT INTO gate_checks VALUES (?1, ?2, ?3, ?4, ?5)")?.execute(params![
+                run.trace_id,
+                position,
+                gate,
+                outcome,
+                reasons
+            ])?;
         }
         if let Some(plan) = &run.plan {
-            transaction
-                .prepare_cached("INSERT INTO plans VALUES (?1, ?2, ?3)")?
-                .execute(params![run.trace_id, plan.json, plan.hash])?;
+            transaction.prepare_cached("INSERT INTO plans VALUES (?1, ?2, ?3)")?.execute(params![
+                run.trace_id,
+                plan.json,
+                plan.hash
+            ])?;
         }
         if let Some(recent) = &run.recent {
             transaction
@@ -332,7 +352,13 @@ impl Store {
     }
 
     /// The newest commands of a session that are not older than `oldest_ms`, newest first.
-    pub(crate) fn recent(&self, session: &str, oldest_ms: i64, now_ms: i64, limit: u32) -> Result<Vec<RecentCommand>, StoreError> {
+    pub(crate) fn recent(
+        &self,
+        session: &str,
+        oldest_ms: i64,
+        now_ms: i64,
+        limit: u32,
+    ) -> Result<Vec<RecentCommand>, StoreError> {
         let mut statement = self.connection.prepare_cached(
             "SELECT trace_id, device_id, action FROM recent_commands
              WHERE session = ?1 AND at_ms BETWEEN ?2 AND ?3 ORDER BY id DESC LIMIT ?4",
@@ -359,7 +385,12 @@ impl Store {
             .connection
             .prepare_cached("SELECT alias, device_id, trace_id, at_ms FROM aliases ORDER BY at_ms DESC, key")?;
         let rows = statement.query_map([], |row| {
-            Ok(RememberedAlias { alias: row.get(0)?, device_id: row.get(1)?, trace_id: row.get(2)?, at_ms: row.get(3)? })
+            Ok(RememberedAlias {
+                alias: row.get(0)?,
+                device_id: row.get(1)?,
+                trace_id: row.get(2)?,
+                at_ms: row.get(3)?,
+            })
         })?;
         Ok(rows.collect::<Result<_, _>>()?)
     }
@@ -409,9 +440,9 @@ impl Store {
     /// # Errors
     /// [`StoreError::Sqlite`].
     pub fn traces(&self, limit: u32) -> Result<Vec<TraceSummary>, StoreError> {
-        let mut statement = self
-            .connection
-            .prepare_cached("SELECT id, at_ms, session, mode, decision, input FROM traces ORDER BY rowid DESC LIMIT ?1")?;
+        let mut statement = self.connection.prepare_cached(
+            "SELECT id, at_ms, session, mode, decision, input FROM traces ORDER BY rowid DESC LIMIT ?1",
+        )?;
         let rows = statement.query_map(params![limit], |row| {
             let input: String = row.get(5)?;
             Ok(TraceSummary {
@@ -475,10 +506,18 @@ impl Store {
     }
 
     /// Whether an action on a device was begun within `interval_ms` of `now_ms`.
-    pub(crate) fn too_soon(&self, device_id: &str, action: Action, now_ms: i64, interval_ms: i64) -> Result<bool, StoreError> {
+    pub(crate) fn too_soon(
+        &self,
+        device_id: &str,
+        action: Action,
+        now_ms: i64,
+        interval_ms: i64,
+    ) -> Result<bool, StoreError> {
         Ok(self
             .connection
-            .prepare_cached("SELECT count(*) FROM executions WHERE device_id = ?1 AND action = ?2 AND abs(?3 - started_ms) < ?4")?
+            .prepare_cached(
+                "SELECT count(*) FROM executions WHERE device_id = ?1 AND action = ?2 AND abs(?3 - started_ms) < ?4",
+            )?
             .query_row(params![device_id, action.as_str(), now_ms, interval_ms], |row| row.get::<_, i64>(0))?
             > 0)
     }
@@ -536,16 +575,28 @@ impl Store {
     }
 
     /// Plants a changed plan under its old hash, for the opt-in matrix.
-    pub(in crate::agent) fn rewrite_plan(&self, trace_id: &str, change: impl Fn(&str) -> String) -> Result<(), StoreError> {
-        let plan: String = self.connection.query_row("SELECT plan FROM plans WHERE trace_id = ?1", params![trace_id], |row| row.get(0))?;
+    pub(in crate::agent) fn rewrite_plan(
+        &self,
+        trace_id: &str,
+        change: impl Fn(&str) -> String,
+    ) -> Result<(), StoreError> {
+        let plan: String =
+            self.connection
+                .query_row("SELECT plan FROM plans WHERE trace_id = ?1", params![trace_id], |row| row.get(0))?;
         self.connection.execute("UPDATE plans SET plan = ?2 WHERE trace_id = ?1", params![trace_id, change(&plan)])?;
         Ok(())
     }
 
     /// Plants a changed plan with a hash that fits it, for the opt-in matrix.
-    pub(in crate::agent) fn rewrite_plan_and_hash(&self, trace_id: &str, change: impl Fn(&str) -> String) -> Result<(), StoreError> {
+    pub(in crate::agent) fn rewrite_plan_and_hash(
+        &self,
+        trace_id: &str,
+        change: impl Fn(&str) -> String,
+    ) -> Result<(), StoreError> {
         self.rewrite_plan(trace_id, change)?;
-        let plan: String = self.connection.query_row("SELECT plan FROM plans WHERE trace_id = ?1", params![trace_id], |row| row.get(0))?;
+        let plan: String =
+            self.connection
+                .query_row("SELECT plan FROM plans WHERE trace_id = ?1", params![trace_id], |row| row.get(0))?;
         let hash = blake3::hash(plan.as_bytes()).to_hex().to_string();
         self.connection.execute("UPDATE plans SET hash = ?2 WHERE trace_id = ?1", params![trace_id, hash])?;
         Ok(())
@@ -601,7 +652,8 @@ mod tests {
         {
             use std::os::unix::fs::PermissionsExt as _;
             let text = dir.path().join("text");
-            std::fs::write(&text, "this is no database, only text that is long enough to be read as one".repeat(20)).unwrap();
+            std::fs::write(&text, "this is no database, only text that is long enough to be read as one".repeat(20))
+                .unwrap();
             std::fs::set_permissions(&text, std::fs::Permissions::from_mode(0o600)).unwrap();
             assert!(matches!(Store::open(&text), Err(StoreError::Sqlite(_))));
         }
@@ -617,7 +669,11 @@ mod tests {
                     trace_id: id.into(),
                     session: session.into(),
                     at_ms,
-                    recent: Some(RecentCommand { trace_id: id.into(), device_id: format!("dev_{id}"), action: Action::TurnOn }),
+                    recent: Some(RecentCommand {
+                        trace_id: id.into(),
+                        device_id: format!("dev_{id}"),
+                        action: Action::TurnOn,
+                    }),
                     ..RunRecord::default()
                 })
                 .unwrap();

@@ -137,14 +137,8 @@ mod tests {
 
     #[test]
     fn duplicate_keys_are_refused_at_any_level() {
-        assert_eq!(
-            parse(r#"{"a":1,"a":2}"#),
-            Err(StrictJsonError::DuplicateKey { key: "a".into() })
-        );
-        assert_eq!(
-            parse(r#"{"a":{"b":1,"\u0062":2}}"#),
-            Err(StrictJsonError::DuplicateKey { key: "b".into() })
-        );
+        assert_eq!(parse(r#"{"a":1,"a":2}"#), Err(StrictJsonError::DuplicateKey { key: "a".into() }));
+        assert_eq!(parse(r#"{"a":{"b":1,"\u0062":2}}"#), Err(StrictJsonError::DuplicateKey { key: "b".into() }));
     }
 
     #[test]

@@ -96,7 +96,11 @@ pub(crate) fn leading_time(text: &[char]) -> Option<(TimeOfDay, usize)> {
     english(text).or_else(|| {
         let (hour, minute, used) = hour_minute(text)?;
         let colon = text[..used].contains(&':');
-        if colon || hour >= 13 { TimeOfDay::new(hour % 24, minute).filter(|_| hour <= 24).map(|t| (t, used)) } else { None }
+        if colon || hour >= 13 {
+            TimeOfDay::new(hour % 24, minute).filter(|_| hour <= 24).map(|t| (t, used))
+        } else {
+            None
+        }
     })
 }
 
@@ -206,7 +210,8 @@ mod tests {
 
     #[test]
     fn ambiguous_or_impossible_times_are_not_guessed() {
-        for text in ["十点", "10点", "25:00", "22:60", "下午25点", "早上十三点", "13 pm", "点", "10", "10 pmx"] {
+        for text in ["十点", "10点", "25:00", "22:60", "下午25点", "早上十三点", "13 pm", "点", "10", "10 pmx"]
+        {
             assert_eq!(read(text), None, "{text}");
         }
     }

@@ -298,10 +298,26 @@ fn measure(metrics: &mut Metrics, case: &Case, output: &RunOutput) -> Vec<String
         ("device_id", expected.device_id.clone(), command.and_then(|c| c.device_id().map(str::to_owned))),
         ("device_type", expected.device_type.map(|v| v.to_string()), command.map(|c| c.device_type().to_string())),
         ("action", expected.action.map(|v| v.to_string()), command.map(|c| c.action().to_string())),
-        ("brightness", expected.brightness.map(|v| v.to_string()), command.and_then(|c| c.params().brightness().map(|v| v.to_string()))),
-        ("temperature", expected.temperature.map(|v| v.to_string()), command.and_then(|c| c.params().temperature().map(|v| v.to_string()))),
-        ("time_after", expected.time_after.clone(), command.and_then(|c| c.params().time_after().map(|v| v.to_string()))),
-        ("set_mode", expected.set_mode.map(|v| v.to_string()), command.and_then(|c| c.params().mode().map(|v| v.to_string()))),
+        (
+            "brightness",
+            expected.brightness.map(|v| v.to_string()),
+            command.and_then(|c| c.params().brightness().map(|v| v.to_string())),
+        ),
+        (
+            "temperature",
+            expected.temperature.map(|v| v.to_string()),
+            command.and_then(|c| c.params().temperature().map(|v| v.to_string())),
+        ),
+        (
+            "time_after",
+            expected.time_after.clone(),
+            command.and_then(|c| c.params().time_after().map(|v| v.to_string())),
+        ),
+        (
+            "set_mode",
+            expected.set_mode.map(|v| v.to_string()),
+            command.and_then(|c| c.params().mode().map(|v| v.to_string())),
+        ),
     ];
     let stated = slots.iter().any(|(_, wanted, _)| wanted.is_some());
     let mut right = true;

@@ -63,7 +63,11 @@ impl SourceRun {
     /// Nothing got through.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.false_allows == 0 && self.wrong_plans == 0 && self.memory_changes == 0 && self.pipeline_errors == 0 && self.inputs > 0
+        self.false_allows == 0
+            && self.wrong_plans == 0
+            && self.memory_changes == 0
+            && self.pipeline_errors == 0
+            && self.inputs > 0
     }
 }
 
@@ -115,7 +119,12 @@ impl CandidateSource for HostileModel {
     fn produce(&mut self, request: &SourceRequest<'_>) -> Result<SourceAnswer, SourceError> {
         self.calls += 1;
         let first_of = |kind: DeviceType| {
-            request.devices().iter().find(|d| d.device_type == kind).and_then(|d| d.aliases.first().cloned()).unwrap_or_default()
+            request
+                .devices()
+                .iter()
+                .find(|d| d.device_type == kind)
+                .and_then(|d| d.aliases.first().cloned())
+                .unwrap_or_default()
         };
         let unlock = || valid(&first_of(DeviceType::Lock), DeviceType::Lock, Action::Unlock).to_json();
         Ok(SourceAnswer::Text(match self.trick {
@@ -130,9 +139,13 @@ impl CandidateSource for HostileModel {
             Trick::ExtraKeys => {
                 let mut text = unlock();
                 text.truncate(text.len().saturating_sub(1));
-                format!("{text},\"entity_id\":\"lock.main\",\"risk\":\"low\",\"policy\":\"allow\",\"execute\":true,\"confirmed\":true}}")
+                format!(
+                    "{text},\"entity_id\":\"lock.main\",\"risk\":\"low\",\"policy\":\"allow\",\"execute\":true,\"confirmed\":true}}"
+                )
             }
-            Trick::DuplicateKeys => unlock().replacen("\"action\":\"unlock\"", "\"action\":\"lock\",\"action\":\"unlock\"", 1),
+            Trick::DuplicateKeys => {
+                unlock().replacen("\"action\":\"unlock\"", "\"action\":\"lock\",\"action\":\"unlock\"", 1)
+            }
             Trick::Truncated => {
                 let text = unlock();
                 text.chars().take(text.chars().count() * 2 / 3).collect()
@@ -144,8 +157,13 @@ impl CandidateSource for HostileModel {
                 } else {
                     // the first name that occurs anywhere in the input, with the action that does most
                     let said = squeezed(input);
-                    let found = request.devices().iter().flat_map(|d| d.aliases.iter().map(move |a| (a, d.device_type))).find(|(a, _)| said.contains(&squeezed(a)));
-                    let (alias, kind) = found.map_or((input.chars().take(60).collect(), DeviceType::Unknown), |(a, k)| (a.clone(), k));
+                    let found = request
+                        .devices()
+                        .iter()
+                        .flat_map(|d| d.aliases.iter().map(move |a| (a, d.device_type)))
+                        .find(|(a, _)| said.contains(&squeezed(a)));
+                    let (alias, kind) =
+                        found.map_or((input.chars().take(60).collect(), DeviceType::Unknown), |(a, k)| (a.clone(), k));
                     let action = match kind {
                         DeviceType::Lock => Action::Unlock,
                         DeviceType::Curtain => Action::Open,
@@ -154,7 +172,11 @@ impl CandidateSource for HostileModel {
                     valid(&alias, kind, action).to_json()
                 }
             }
-            Trick::MemoryWrite => Candidate { intent: Intent::UpdateMemory, ..valid(&first_of(DeviceType::Lock), DeviceType::Lock, Action::Unlock) }.to_json(),
+            Trick::MemoryWrite => Candidate {
+                intent: Intent::UpdateMemory,
+                ..valid(&first_of(DeviceType::Lock), DeviceType::Lock, Action::Unlock)
+            }
+            .to_json(),
             Trick::Silent => return Err(SourceError::Timeout),
         }))
     }
@@ -335,7 +357,11 @@ fn candidates(registry: &Registry, names: &Names<'_>, reading: &Reading) -> Vec<
     let mut targets: Vec<Candidate> = Vec::new();
     for device in registry.devices() {
         for alias in names.keys().filter(|(_, id)| *id == device.device_id).map(|(key, _)| key).take(2) {
-            targets.push(Candidate { device_alias: Some(alias.to_owned()), device_type: device.device_type, ..Candidate::default() });
+            targets.push(Candidate {
+                device_alias: Some(alias.to_owned()),
+                device_type: device.device_type,
+                ..Candidate::default()
+            });
         }
         targets.push(Candidate { room: device.room, device_type: device.device_type, ..Candidate::default() });
     }
@@ -354,13 +380,16 @@ fn candidates(registry: &Registry, names: &Names<'_>, reading: &Reading) -> Vec<
         });
     }
     let numbers = |with_unit: &std::collections::BTreeSet<i64>, others: &[i64]| -> Vec<i64> {
-        let mut all: Vec<i64> = with_unit.iter().chain(&reading.numbers).copied().chain(others.iter().copied()).collect();
+        let mut all: Vec<i64> =
+            with_unit.iter().chain(&reading.numbers).copied().chain(others.iter().copied()).collect();
         all.sort_unstable();
         all.dedup();
         all
     };
-    let brightness: Vec<u8> = numbers(&reading.percents, &[1, 50]).into_iter().filter_map(|v| u8::try_from(v).ok()).collect();
-    let temperature: Vec<i16> = numbers(&reading.degrees, &[16, 26]).into_iter().filter_map(|v| i16::try_from(v).ok()).collect();
+    let brightness: Vec<u8> =
+        numbers(&reading.percents, &[1, 50]).into_iter().filter_map(|v| u8::try_from(v).ok()).collect();
+    let temperature: Vec<i16> =
+        numbers(&reading.degrees, &[16, 26]).into_iter().filter_map(|v| i16::try_from(v).ok()).collect();
     let mut times = vec![None];
     if let Some(time) = reading.time_after {
         times.push(Some(time.to_string()));
@@ -371,13 +400,21 @@ fn candidates(registry: &Registry, names: &Names<'_>, reading: &Reading) -> Vec<
             let mut params: Vec<CandidateParams> = vec![target.params.clone()];
             match action {
                 Action::SetBrightness => {
-                    params.extend(brightness.iter().map(|v| CandidateParams { brightness: Some(*v), ..target.params.clone() }));
+                    params.extend(
+                        brightness.iter().map(|v| CandidateParams { brightness: Some(*v), ..target.params.clone() }),
+                    );
                 }
                 Action::SetTemperature => {
-                    params.extend(temperature.iter().map(|v| CandidateParams { temperature: Some(*v), ..target.params.clone() }));
+                    params.extend(
+                        temperature.iter().map(|v| CandidateParams { temperature: Some(*v), ..target.params.clone() }),
+                    );
                 }
                 Action::SetMode => {
-                    params.extend(Mode::ALL.iter().map(|v| CandidateParams { mode: Some(v.to_string()), ..target.params.clone() }));
+                    params.extend(
+                        Mode::ALL
+                            .iter()
+                            .map(|v| CandidateParams { mode: Some(v.to_string()), ..target.params.clone() }),
+                    );
                 }
                 _ => {}
             }

@@ -19,8 +19,8 @@ use serde::Serialize;
 
 pub use evaluation::{CaseResult, Metrics, Ratio, SuiteRun};
 pub use hostile::{ExhaustiveResult, SourceRun};
-pub(crate) use mutation::SelfCheck;
 pub use mutation::MutationResult;
+pub(crate) use mutation::SelfCheck;
 pub use opt_in::OptInRow;
 pub use release::{ReleaseCheck, Verdict};
 pub use suite::{Suite, SuiteError};
@@ -169,11 +169,8 @@ pub fn run(inputs: &GateInputs) -> Result<AgentGateReport, GateError> {
     let store = scratch.path().join(STORE_NAME);
 
     let embedded = |name, hash: &str| GateInput { name, source: "embedded".to_owned(), hash: hash.to_owned() };
-    let own_inputs = vec![
-        embedded("cases", suite.hash()),
-        embedded("devices", registry.hash()),
-        embedded("policy", &policy.hash()),
-    ];
+    let own_inputs =
+        vec![embedded("cases", suite.hash()), embedded("devices", registry.hash()), embedded("policy", &policy.hash())];
     let mut own = run_suite(&registry, &policy, &suite, &store, &operator, &release, true, own_inputs)?;
     own.pinned = Some(suite.hash() == release.suite_hash && suite.len() == release.suite_cases);
     let further_suite = match &inputs.cases {
@@ -181,7 +178,9 @@ pub fn run(inputs: &GateInputs) -> Result<AgentGateReport, GateError> {
         Some(path) => Some(run_further(path, inputs.devices.as_deref(), &policy, &store, &operator, &release)?),
     };
     if !opt_in::fits(&registry, &policy) {
-        return Err(GateError::Matrix("the embedded registry has not the devices that the matrix speaks of".to_owned()));
+        return Err(GateError::Matrix(
+            "the embedded registry has not the devices that the matrix speaks of".to_owned(),
+        ));
     }
     let hostile = hostile::run_all(&registry, &policy, &suite)?;
     let exhaustive = hostile::exhaustive(&registry, &policy, &suite)?;
@@ -314,10 +313,19 @@ fn judge(report: &mut AgentGateReport) {
     );
     check(
         search.reached == search.reachable && search.reachable > 0,
-        format!("search over all candidates reaches {} of {} expected plans, so it proves less than it says", search.reached, search.reachable),
+        format!(
+            "search over all candidates reaches {} of {} expected plans, so it proves less than it says",
+            search.reached, search.reachable
+        ),
     );
     for row in &report.opt_in {
-        check(row.ok, format!("opt-in matrix: {}: {} calls, expected {} ({})", row.case, row.calls, row.expected_calls, row.outcome));
+        check(
+            row.ok,
+            format!(
+                "opt-in matrix: {}: {} calls, expected {} ({})",
+                row.case, row.calls, row.expected_calls, row.outcome
+            ),
+        );
     }
     for mutation in &report.mutations {
         check(mutation.caught, format!("gate {} can be switched off and nothing notices", mutation.gate));

@@ -48,10 +48,8 @@ pub(crate) fn run_all(
         let mut house = House::new(registry.clone(), policy.clone(), Store::in_memory()?, gates);
         let suite_run = run(&mut house, suite);
         let noticed: Vec<String> = suite_run.failed().map(|r| r.id.clone()).collect();
-        let let_through = suite_run
-            .failed()
-            .filter(|r| r.differences.iter().any(|d| !d.starts_with("blocked_by")))
-            .count();
+        let let_through =
+            suite_run.failed().filter(|r| r.differences.iter().any(|d| !d.starts_with("blocked_by"))).count();
         let rows: Vec<&'static str> =
             opt_in::run(registry, policy, operator, gates).into_iter().filter(|r| !r.ok).map(|r| r.case).collect();
         results.push(MutationResult {

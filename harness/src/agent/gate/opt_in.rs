@@ -56,7 +56,8 @@ impl Operator {
     pub(crate) fn in_dir(dir: &Path) -> Result<Self, PermitError> {
         let path = dir.join("operator.toml");
         let load = |text: &str| -> Result<OperatorConfig, PermitError> {
-            let file = |source| PermitError::Read(super::super::registry::RegistryError::Read { path: path.clone(), source });
+            let file =
+                |source| PermitError::Read(super::super::registry::RegistryError::Read { path: path.clone(), source });
             operator_file(&path, text).map_err(file)?;
             let config = OperatorConfig::load(&path);
             std::fs::remove_file(&path).map_err(file)?;
@@ -140,7 +141,8 @@ pub(crate) fn run(registry: &Registry, policy: &Policy, operator: &Operator, gat
             s.execute_low(o)
         }),
         ("policy stricter since", 0, |s, o| {
-            let text = include_str!("../../../../gates/agent/policy.toml").replace("high = \"require_confirmation\"", "high = \"deny\"");
+            let text = include_str!("../../../../gates/agent/policy.toml")
+                .replace("high = \"require_confirmation\"", "high = \"deny\"");
             s.house.agent.policy = Policy::from_toml(&text).map_err(|e| e.to_string())?;
             s.execute_high(o, s.high_hash)
         }),
@@ -160,11 +162,19 @@ pub(crate) fn run(registry: &Registry, policy: &Policy, operator: &Operator, gat
             s.execute(&again, on(o)?, None)
         }),
         ("stored plan changed", 0, |s, o| {
-            s.house.agent.store.rewrite_plan(&s.low, |plan| plan.replace("turn_on", "turn_off")).map_err(|e| e.to_string())?;
+            s.house
+                .agent
+                .store
+                .rewrite_plan(&s.low, |plan| plan.replace("turn_on", "turn_off"))
+                .map_err(|e| e.to_string())?;
             s.execute_low(o)
         }),
         ("stored plan changed with its hash", 0, |s, o| {
-            s.house.agent.store.rewrite_plan_and_hash(&s.low, |plan| plan.replace("turn_on", "turn_off")).map_err(|e| e.to_string())?;
+            s.house
+                .agent
+                .store
+                .rewrite_plan_and_hash(&s.low, |plan| plan.replace("turn_on", "turn_off"))
+                .map_err(|e| e.to_string())?;
             s.execute_low(o)
         }),
         ("name forgotten since", 0, |s, o| {
@@ -192,7 +202,13 @@ pub(crate) fn run(registry: &Registry, policy: &Policy, operator: &Operator, gat
                         outcome: result.unwrap_or_else(|refusal| refusal),
                     }
                 }
-                Err(error) => OptInRow { case, expected_calls: *expected_calls, calls: 0, outcome: format!("no scene: {error}"), ok: false },
+                Err(error) => OptInRow {
+                    case,
+                    expected_calls: *expected_calls,
+                    calls: 0,
+                    outcome: format!("no scene: {error}"),
+                    ok: false,
+                },
             }
         })
         .collect()
@@ -268,7 +284,9 @@ pub(crate) fn try_all(house: &mut House, traces: &[String], operator: &Operator)
 
 /// Whether the registry has what the matrix speaks of.
 pub(crate) fn fits(registry: &Registry, policy: &Policy) -> bool {
-    let low = registry.by_alias("客厅灯").is_some_and(|d| d.device_type == DeviceType::Light && policy.decide(d.risk_level) == Decision::Allow);
+    let low = registry
+        .by_alias("客厅灯")
+        .is_some_and(|d| d.device_type == DeviceType::Light && policy.decide(d.risk_level) == Decision::Allow);
     let high = registry.by_alias("大门门锁").is_some_and(|d| d.risk_level == Risk::High);
     low && high
 }

@@ -202,7 +202,10 @@ impl Suite {
         let cases = if isolated {
             let document: Document = serde_yaml_ng::from_value(value)?;
             if document.schema != SCHEMA {
-                return Err(SuiteError::Case { id: "schema".into(), reason: format!("is {:?}, not {SCHEMA:?}", document.schema) });
+                return Err(SuiteError::Case {
+                    id: "schema".into(),
+                    reason: format!("is {:?}, not {SCHEMA:?}", document.schema),
+                });
             }
             document.cases
         } else {
