@@ -321,6 +321,9 @@ fn print_json<T: Serialize>(out: &mut dyn Write, value: &T) -> Result<(), AgentC
     Ok(())
 }
 
+/// Asks the person at the terminal whether to execute the plan with this hash.
+type AskPerson<'a> = &'a mut dyn FnMut(&PlanHash) -> io::Result<bool>;
+
 struct Desk<'a> {
     agent: &'a mut Agent,
     operator: Option<&'a OperatorConfig>,
@@ -347,7 +350,7 @@ impl Desk<'_> {
     fn input(
         &mut self,
         text: &str,
-        confirm: Option<&mut dyn FnMut(&PlanHash) -> io::Result<bool>>,
+        confirm: Option<AskPerson<'_>>,
         terminal: &mut Terminal<'_>,
     ) -> Result<AgentStatus, AgentCliError> {
         let output = self.agent.run(UserInput::new(text))?;

@@ -94,15 +94,15 @@ fn chinese(dense: &str) -> Option<MemoryPhrase> {
 
 fn english(text: &str) -> Option<MemoryPhrase> {
     let without_article = |s: &str| s.trim().trim_start_matches("the ").trim().to_owned();
-    if let Some(rest) = text.strip_prefix("remember ") {
-        if let Some((target, alias)) = rest.rsplit_once(" as ") {
-            return Some(MemoryPhrase::Remember { target: without_article(target), alias: without_article(alias) });
-        }
-    }
-    if let Some(rest) = text.strip_prefix("from now on").map(|r| r.trim_start_matches([',', ' '])) {
-        if let Some((target, alias)) = rest.split_once(" is called ") {
-            return Some(MemoryPhrase::Remember { target: without_article(target), alias: without_article(alias) });
-        }
+    let remember = |(target, alias): (&str, &str)| MemoryPhrase::Remember {
+        target: without_article(target),
+        alias: without_article(alias),
+    };
+    let named = text.strip_prefix("remember ").and_then(|rest| rest.rsplit_once(" as "));
+    let called =
+        text.strip_prefix("from now on").and_then(|rest| rest.trim_start_matches([',', ' ']).split_once(" is called "));
+    if let Some(pair) = named.or(called) {
+        return Some(remember(pair));
     }
     for front in ["forget the alias ", "forget alias ", "forget the name ", "forget name "] {
         if let Some(alias) = text.strip_prefix(front) {

@@ -141,7 +141,7 @@ fn mode_params(mode: &str) -> CandidateParams {
 
 fn chinese(text: &str, names: &Names<'_>) -> Option<Candidate> {
     let dense: String = text.chars().filter(|c| !c.is_whitespace()).collect();
-    if !dense.chars().any(|c| !c.is_ascii()) {
+    if dense.is_ascii() {
         return None;
     }
     let body = dense.strip_prefix('把').or_else(|| dense.strip_prefix('将')).unwrap_or(&dense);

@@ -186,9 +186,9 @@ pub(crate) fn run(registry: &Registry, policy: &Policy, operator: &Operator, gat
     ];
     rows.iter()
         .map(|(case, expected_calls, act)| {
-            let outcome = Scene::new(registry, policy, gates).and_then(|mut scene| {
+            let outcome = Scene::new(registry, policy, gates).map(|mut scene| {
                 let result = act(&mut scene, operator);
-                Ok((result, scene.executor.calls()))
+                (result, scene.executor.calls())
             });
             match outcome {
                 Ok((result, calls)) => {
