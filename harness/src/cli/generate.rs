@@ -115,6 +115,37 @@ pub(crate) struct ChatArgs {
     options: ModelOptions,
 }
 
+/// Options of `cartridge mount`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  harness cartridge mount devices.safetensors --prompt \"turn on lumo\"\n  harness cartridge mount devices.safetensors")]
+pub(crate) struct MountArgs {
+    /// The cartridge.
+    file: PathBuf,
+    #[command(flatten)]
+    options: ModelOptions,
+    /// User message; without it a conversation starts.
+    #[arg(long)]
+    prompt: Option<String>,
+    /// The prompt goes on with the cartridge's text as it is, without the chat template.
+    #[arg(long, requires = "prompt")]
+    plain: bool,
+    /// Form of the result.
+    #[arg(long, value_enum, default_value_t)]
+    format: TextOrJson,
+}
+
+/// `harness cartridge mount`.
+pub(crate) fn mount_and_run(args: MountArgs) -> Result<Exit, CliError> {
+    let mut options = args.options;
+    options.cartridge = Some(args.file);
+    match args.prompt {
+        Some(prompt) => {
+            run(GenerateArgs { options, prompt: Some(prompt), file: None, chat: !args.plain, format: args.format })
+        }
+        None => chat(ChatArgs { options }),
+    }
+}
+
 /// Everything that is ready before the first token.
 struct Session {
     context: Context,

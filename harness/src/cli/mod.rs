@@ -2,6 +2,8 @@
 //!
 //! Results go to stdout, progress and logs to stderr; `--format json` prints one JSON document and nothing else.
 
+mod agent;
+mod cartridge;
 mod doctor;
 mod gates;
 mod generate;
@@ -29,6 +31,10 @@ struct Cli {
 enum Command {
     /// Run the gate suite and decide go or no-go.
     Gates(gates::GatesArgs),
+    /// Build, check, mount and compare cartridges.
+    Cartridge(cartridge::CartridgeArgs),
+    /// Turn a sentence into a plan, or refuse it; dry-run unless the operator opted in.
+    Agent(agent::AgentArgs),
     /// Generate one output, free or constrained.
     Generate(generate::GenerateArgs),
     /// Talk to the model.
@@ -104,6 +110,8 @@ pub fn main() -> Exit {
         .try_init();
     let outcome = match cli.command {
         Command::Gates(args) => gates::run(args),
+        Command::Cartridge(args) => cartridge::run(args),
+        Command::Agent(args) => agent::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Chat(args) => generate::chat(args),
         Command::Model(args) => model::run(args),

@@ -12,6 +12,7 @@
 //!
 //! [`runner`] runs each in a child process with a time limit; thresholds are data ([`thresholds`]).
 
+pub mod agent;
 pub mod bridge;
 pub mod child;
 pub mod first_light;
@@ -39,11 +40,13 @@ pub enum GateId {
     RoundTrip,
     /// 3b.
     Bridge,
+    /// 5.
+    Agent,
 }
 
 impl GateId {
     /// In the order in which they run.
-    pub const ALL: [Self; 4] = [Self::FirstLight, Self::Kernel, Self::RoundTrip, Self::Bridge];
+    pub const ALL: [Self; 5] = [Self::FirstLight, Self::Kernel, Self::RoundTrip, Self::Bridge, Self::Agent];
 
     /// As users name it.
     pub fn id(self) -> &'static str {
@@ -52,6 +55,7 @@ impl GateId {
             Self::Kernel => "1",
             Self::RoundTrip => "3a",
             Self::Bridge => "3b",
+            Self::Agent => "5",
         }
     }
 
@@ -62,6 +66,7 @@ impl GateId {
             Self::Kernel => "ternary kernel exact",
             Self::RoundTrip => "native state round trip",
             Self::Bridge => "external bridge",
+            Self::Agent => "agent boundary",
         }
     }
 
@@ -76,6 +81,7 @@ impl GateId {
             Self::Kernel => kernel::run(inputs, rec),
             Self::RoundTrip => round_trip::run(inputs, rec),
             Self::Bridge => bridge::run(inputs, rec),
+            Self::Agent => agent::run(inputs, rec),
         }
     }
 
@@ -85,6 +91,7 @@ impl GateId {
             Self::Kernel => kernel::self_check(progress),
             Self::RoundTrip => round_trip::self_check(inputs, progress),
             Self::Bridge => bridge::self_check(inputs, progress),
+            Self::Agent => agent::self_check(progress),
         }
     }
 }
