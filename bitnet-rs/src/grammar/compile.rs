@@ -536,7 +536,7 @@ fn reachable_from_leaves(flat: &Rules, count: usize, characters: bool) -> Vec<Op
     // Per alternate: its rule and the references that do not qualify yet.
     let mut waiting: Vec<(usize, u32)> = Vec::with_capacity(flat.alternates.len());
     let mut uses: Vec<Vec<u32>> = vec![Vec::new(); count];
-    for rule in 0..count {
+    for (rule, slot) in found.iter_mut().enumerate() {
         for &start in flat.alternates_of(rule_id(rule)) {
             let alternate = index32(waiting.len());
             let mut open = 0;
@@ -553,8 +553,8 @@ fn reachable_from_leaves(flat: &Rules, count: usize, characters: bool) -> Vec<Op
             }
             if blocked {
                 open = u32::MAX;
-            } else if open == 0 && found[rule].is_none() {
-                found[rule] = Some(start);
+            } else if open == 0 && slot.is_none() {
+                *slot = Some(start);
                 ready.push_back(rule);
             }
             waiting.push((rule, open));

@@ -169,8 +169,8 @@ impl BlobLayout {
             .chain(layers(KvTensor::Values))
     }
 
-    /// The head's bytes for these positions (one per cell, not checked here).
-    pub(super) fn encode_head(&self, positions: &[i32]) -> Vec<u8> {
+    /// The head's bytes for these positions, one per cell (not checked here).
+    pub fn encode_head(&self, positions: &[i32]) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.head().len());
         out.extend_from_slice(&self.cells.to_le_bytes());
         for position in positions {

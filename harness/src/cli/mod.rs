@@ -4,6 +4,7 @@
 
 mod doctor;
 mod gates;
+mod generate;
 mod model;
 mod output;
 mod progress;
@@ -28,6 +29,10 @@ struct Cli {
 enum Command {
     /// Run the gate suite and decide go or no-go.
     Gates(gates::GatesArgs),
+    /// Generate one output, free or constrained.
+    Generate(generate::GenerateArgs),
+    /// Talk to the model.
+    Chat(generate::ChatArgs),
     /// Make and inspect models.
     Model(model::ModelArgs),
     /// Check tools, CPU features, memory and the engine's pin.
@@ -99,6 +104,8 @@ pub fn main() -> Exit {
         .try_init();
     let outcome = match cli.command {
         Command::Gates(args) => gates::run(args),
+        Command::Generate(args) => generate::run(args),
+        Command::Chat(args) => generate::chat(args),
         Command::Model(args) => model::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::GateChild(args) => gates::child(args),

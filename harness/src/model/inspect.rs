@@ -409,7 +409,7 @@ fn gates(gguf: &Gguf, info: Option<&ModelInfo>) -> Vec<GateNote> {
 
 /// A scalar as text, at most 60 characters, control characters escaped.
 fn short(value: &Value) -> String {
-    let text = match value {
+    match value {
         Value::U8(v) => v.to_string(),
         Value::I8(v) => v.to_string(),
         Value::U16(v) => v.to_string(),
@@ -430,8 +430,7 @@ fn short(value: &Value) -> String {
             text
         }
         Value::Array(array) => format!("{} elements", array.len()),
-    };
-    text
+    }
 }
 
 fn key_line((key, value): (&str, &Value)) -> KeyLine {

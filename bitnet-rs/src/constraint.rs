@@ -1,0 +1,122 @@
+//! Constrained generation: our matcher decides, the engine's own grammar walks beside it as a proof.
+
+use std::ffi::CString;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use bitnet_sys as sys;
+
+use crate::grammar::{Grammar, GrammarState, Matcher, TokenMask, TokenRole, TokenTrie};
+use crate::ids::TokenId;
+use crate::model::Model;
+use crate::{Error, status};
+
+/// The engine's grammar object (`llama_grammar`), made from a checked [`Grammar`].
+struct NativeGrammar {
+    ptr: NonNull<sys::bn_grammar>,
+    /// The engine's grammar points into the vocabulary.
+    _model: Model,
+}
+
+// SAFETY: the object is its own heap allocation without thread affinity, used through &mut only.
+unsafe impl Send for NativeGrammar {}
+
+impl Drop for NativeGrammar {
+    fn drop(&mut self) {
+        // SAFETY: made by bn_grammar_new, freed once.
+        unsafe { sys::bn_grammar_free(self.ptr.as_ptr()) };
+    }
+}
+
+impl NativeGrammar {
+    fn new(model: &Model, grammar: &Grammar) -> Result<Self, Error> {
+        let c = |text: &str| {
+            CString::new(text).map_err(|_| Error::Sampler("a grammar text cannot hold a NUL character".into()))
+        };
+        let (text, root) = (c(grammar.native_text())?, c(grammar.root())?);
+        let raw = status::checked("llama_sampler_init_grammar", |st| {
+            // SAFETY: NUL-terminated texts; the front has refused what the parser aborts on, a missing root included.
+            unsafe { sys::bn_grammar_new(model.as_ptr(), text.as_ptr(), root.as_ptr(), st) }
+        })?;
+        let ptr = NonNull::new(raw).ok_or_else(|| Error::Sampler("the engine made no grammar".into()))?;
+        Ok(Self { ptr, _model: model.clone() })
+    }
+
+    fn accept(&mut self, token: TokenId) -> Result<(), Error> {
+        status::checked("llama_sampler_accept", |st| {
+            // SAFETY: a valid grammar; the shim asks first whether the token is allowed, which the engine asserts.
+            unsafe { sys::bn_grammar_accept(self.ptr.as_ptr(), token.get(), st) };
+        })
+    }
+}
+
+/// The texts of a model's vocabulary, for masks; built once per model.
+///
+/// # Errors
+/// The engine's errors, and [`Error::Sampler`] for vocabularies beyond the trie's limits.
+pub fn vocabulary_trie(model: &Model) -> Result<TokenTrie, Error> {
+    let mut texts = Vec::with_capacity(model.n_vocab() as usize);
+    for id in 0..model.n_vocab() {
+        let token = model.token(i32::try_from(id).unwrap_or(i32::MAX))?;
+        let control = model.is_control(token);
+        let end = model.is_end_of_generation(token);
+        texts.push((if control || end { Vec::new() } else { model.token_bytes(token, false)? }, end));
+    }
+    let roles = texts.iter().map(|(text, end)| match (end, text.is_empty()) {
+        (true, _) => TokenRole::End,
+        (false, true) => TokenRole::Excluded,
+        (false, false) => TokenRole::Text(text),
+    });
+    TokenTrie::build(roles).map_err(|e| Error::Sampler(e.to_string()))
+}
+
+/// A grammar in use. Each sampled token is accepted once, by our matcher and by the engine's grammar; if the two
+/// ever disagree that is an error, not an output.
+pub struct Constraint {
+    matcher: Matcher,
+    trie: TokenTrie,
+    native: NativeGrammar,
+}
+
+impl Constraint {
+    /// Puts `grammar` to use with `model`; `trie` is the model's [`vocabulary_trie`].
+    ///
+    /// # Errors
+    /// [`Error::Native`] when the engine does not carry the grammar that the front accepted.
+    pub fn new(model: &Model, grammar: &Grammar, trie: TokenTrie) -> Result<Self, Error> {
+        if trie.vocabulary_len() != model.n_vocab() as usize {
+            return Err(Error::Sampler("the token tree belongs to another model".into()));
+        }
+        Ok(Self { matcher: grammar.matcher(), trie, native: NativeGrammar::new(model, grammar)? })
+    }
+
+    /// The tokens allowed next.
+    ///
+    /// # Errors
+    /// [`Error::Sampler`] repeats the first error of this constraint.
+    pub fn mask(&mut self) -> Result<Arc<TokenMask>, Error> {
+        self.matcher.mask(&self.trie).map_err(|e| Error::Sampler(e.to_string()))
+    }
+
+    /// Takes one token.
+    ///
+    /// # Errors
+    /// [`Error::Sampler`] when the grammar forbids it, [`Error::Native`] when the engine's grammar does.
+    pub fn accept(&mut self, token: TokenId) -> Result<GrammarState, Error> {
+        let id = u32::try_from(token.get()).unwrap_or(u32::MAX);
+        let state = self.matcher.accept_token(&self.trie, id).map_err(|e| Error::Sampler(e.to_string()))?;
+        self.native.accept(token)?;
+        Ok(state)
+    }
+
+    /// Where the text stands in the grammar.
+    pub fn state(&self) -> GrammarState {
+        self.matcher.state()
+    }
+}
+
+impl std::fmt::Debug for Constraint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Constraint").field("state", &self.state()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,439 @@
+//! `harness generate` and `harness chat`.
+
+use std::io::{BufRead, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use bitnet_rs::grammar::{Grammar, GrammarLimits};
+use bitnet_rs::{CancelHandle, Context, ContextParams, Model, ModelParams, SamplingParams, SeqId, Special, TokenId};
+use clap::Args;
+use serde_json::json;
+
+use super::output::{self, TextOrJson};
+use super::{CliError, progress};
+use crate::cartridge::{Cartridge, Level, ModelLock, Rounding};
+use crate::exit::Exit;
+use crate::generate::{ChatTemplate, Ending, Event, GenerateError, Generator, GeneratorParams, Message};
+use crate::model::source::{ModelPath, ModelSource};
+use crate::tools::{SchemaOptions, ToolRegistry, schema_to_gbnf};
+
+/// Largest prompt file, in bytes.
+const MAX_PROMPT: u64 = 16 << 20;
+
+/// Options that both commands share.
+#[derive(Debug, Args)]
+pub(crate) struct ModelOptions {
+    /// GGUF file; without it the embedded model.
+    #[arg(long, value_name = "GGUF")]
+    model: Option<PathBuf>,
+    /// Cartridge to mount under the prompt or conversation.
+    #[arg(long, value_name = "FILE")]
+    cartridge: Option<PathBuf>,
+    /// Cells of the context; 0 is the model's context length.
+    #[arg(long, default_value_t = 0)]
+    n_ctx: u32,
+    /// Compute threads.
+    #[arg(long, value_name = "N")]
+    threads: Option<u32>,
+    /// Flash attention.
+    #[arg(long)]
+    flash_attn: bool,
+    /// Make the context even if it does not seem to fit the memory.
+    #[arg(long)]
+    allow_overcommit: bool,
+    /// System message.
+    #[arg(long)]
+    system: Option<String>,
+    /// File with a chat template (Jinja) instead of the model's.
+    #[arg(long, value_name = "FILE")]
+    chat_template: Option<PathBuf>,
+    /// Constrain the output to this GBNF file.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json_schema", "tools"])]
+    grammar: Option<PathBuf>,
+    /// Rule of the grammar to start from.
+    #[arg(long, default_value = "root")]
+    grammar_root: String,
+    /// Constrain the output to this JSON Schema file.
+    #[arg(long, value_name = "FILE", conflicts_with = "tools")]
+    json_schema: Option<PathBuf>,
+    /// Constrain the output to a call of one of the tools in this registry (TOML or JSON).
+    #[arg(long, value_name = "FILE")]
+    tools: Option<PathBuf>,
+    /// Most tokens to generate; 0 means as many as the context holds.
+    #[arg(long, default_value_t = 256)]
+    max_tokens: usize,
+    /// 0 is greedy.
+    #[arg(long, default_value_t = 0.0)]
+    temperature: f32,
+    /// Keep the k largest logits; 0 keeps all.
+    #[arg(long, default_value_t = 0)]
+    top_k: u32,
+    /// Nucleus sampling.
+    #[arg(long, default_value_t = 1.0)]
+    top_p: f32,
+    /// Drop tokens less probable than this share of the best.
+    #[arg(long, default_value_t = 0.0)]
+    min_p: f32,
+    /// Penalty on recent tokens.
+    #[arg(long, default_value_t = 1.0)]
+    repeat_penalty: f32,
+    /// Seed of the random choice.
+    #[arg(long, default_value_t = 0)]
+    seed: u32,
+    /// Text that ends the output; may be repeated.
+    #[arg(long)]
+    stop: Vec<String>,
+}
+
+/// Options of `generate`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  harness generate --prompt \"The lamp in the kitchen\"\n  harness generate --chat --system \"Devices:\\n- lumo: light, kitchen\" --prompt \"turn on lumo\"\n  harness generate --chat --prompt \"add 2 and 3\" --tools gates/grammars/arithmetic.toml --format json")]
+pub(crate) struct GenerateArgs {
+    #[command(flatten)]
+    options: ModelOptions,
+    /// The prompt; without it and --file it is read from stdin.
+    #[arg(long, conflicts_with = "file")]
+    prompt: Option<String>,
+    /// File with the prompt.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Put the prompt into the chat template as a user message (implied by --system).
+    #[arg(long)]
+    chat: bool,
+    /// Form of the result.
+    #[arg(long, value_enum, default_value_t)]
+    format: TextOrJson,
+}
+
+/// Options of `chat`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  harness chat --system \"Devices:\\n- lumo: light, kitchen\"\n\nCtrl-C stops an answer, the second one ends the program; an empty line or end of input ends the conversation.")]
+pub(crate) struct ChatArgs {
+    #[command(flatten)]
+    options: ModelOptions,
+}
+
+/// Everything that is ready before the first token.
+struct Session {
+    context: Context,
+    params: GeneratorParams,
+    registry: Option<ToolRegistry>,
+    interrupted: Arc<AtomicBool>,
+    load_ms: f64,
+    mounted: Option<u32>,
+    _path: ModelPath,
+}
+
+pub(super) fn refused(what: &str, path: &Path, e: &dyn std::fmt::Display) -> CliError {
+    CliError::Refused(format!("{what} {}: {e}", path.display()))
+}
+
+pub(super) fn read_text(what: &str, path: &Path) -> Result<String, CliError> {
+    let file = std::fs::File::open(path).map_err(|e| CliError::Usage(format!("{what} {}: {e}", path.display())))?;
+    read_bounded(file).map_err(|e| refused(what, path, &e))
+}
+
+fn read_bounded(reader: impl Read) -> Result<String, std::io::Error> {
+    let mut text = String::new();
+    reader.take(MAX_PROMPT + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_PROMPT {
+        return Err(std::io::Error::other(format!("more than {MAX_PROMPT} bytes")));
+    }
+    Ok(text)
+}
+
+pub(super) fn engine_error(e: GenerateError) -> CliError {
+    use bitnet_rs::Error as E;
+    match e {
+        GenerateError::Engine(
+            e @ (E::ContextParam { .. } | E::KvType { .. } | E::ContextMemory { .. } | E::Sampler(_) | E::UnsupportedCpu { .. }),
+        ) => CliError::Usage(e.to_string()),
+        GenerateError::EmptyPrompt => CliError::Usage("the prompt is empty".into()),
+        GenerateError::NoTemplate => CliError::Usage(e.to_string()),
+        GenerateError::Template(_) => CliError::Refused(e.to_string()),
+        GenerateError::Engine(e @ (E::ContextFull { .. } | E::TextTooLong { .. })) => CliError::Usage(e.to_string()),
+        other => CliError::Failed(other.to_string()),
+    }
+}
+
+fn grammar(options: &ModelOptions) -> Result<(Option<Grammar>, Option<ToolRegistry>), CliError> {
+    let limits = GrammarLimits::default();
+    if let Some(path) = &options.grammar {
+        let text = read_text("--grammar", path)?;
+        let g = Grammar::parse(&text, &options.grammar_root, &limits).map_err(|e| refused("--grammar", path, &e))?;
+        return Ok((Some(g), None));
+    }
+    if let Some(path) = &options.json_schema {
+        let schema: serde_json::Value =
+            serde_json::from_str(&read_text("--json-schema", path)?).map_err(|e| refused("--json-schema", path, &e))?;
+        let text = schema_to_gbnf(&schema, &SchemaOptions::default()).map_err(|e| refused("--json-schema", path, &e))?;
+        let g = Grammar::parse(&text, "root", &limits).map_err(|e| refused("--json-schema", path, &e))?;
+        return Ok((Some(g), None));
+    }
+    if let Some(path) = &options.tools {
+        let registry = ToolRegistry::load(path, &SchemaOptions::default()).map_err(|e| refused("--tools", path, &e))?;
+        return Ok((Some(registry.grammar().clone()), Some(registry)));
+    }
+    Ok((None, None))
+}
+
+impl Session {
+    fn open(options: &ModelOptions) -> Result<Self, CliError> {
+        let (grammar, registry) = grammar(options)?;
+        let threads = super::gates::threads(options.threads)?;
+        let source = ModelSource::from_option(options.model.clone());
+        let path = source.path().map_err(|e| CliError::Failed(format!("model {}: {e}", source.name())))?;
+        let started = Instant::now();
+        let bar = progress::spinner("loading");
+        let model = Model::load(path.as_path(), ModelParams::default())
+            .map_err(|e| CliError::Refused(format!("model {}: {e}", source.name())))?;
+        bar.finish_and_clear();
+        let load_ms = started.elapsed().as_secs_f64() * 1e3;
+        let params = ContextParams {
+            n_ctx: options.n_ctx,
+            n_threads: threads,
+            flash_attn: options.flash_attn,
+            allow_overcommit: options.allow_overcommit,
+            ..Default::default()
+        };
+        let mut context = Context::new(&model, &params).map_err(|e| engine_error(e.into()))?;
+        let mounted = options.cartridge.as_deref().map(|p| mount(&mut context, p)).transpose()?;
+        let params = GeneratorParams {
+            sampling: SamplingParams {
+                temperature: options.temperature,
+                top_k: options.top_k,
+                top_p: options.top_p,
+                min_p: options.min_p,
+                repeat_penalty: options.repeat_penalty,
+                seed: options.seed,
+                ..Default::default()
+            },
+            max_tokens: options.max_tokens,
+            stop: options.stop.clone(),
+            trie: match &grammar {
+                Some(_) => Some(bitnet_rs::vocabulary_trie(&model).map_err(|e| CliError::Failed(e.to_string()))?),
+                None => None,
+            },
+            grammar,
+        };
+        let interrupted = cancel_on_interrupt(context.cancel_handle());
+        Ok(Self { context, params, registry, interrupted, load_ms, mounted, _path: path })
+    }
+
+    fn template(&self, options: &ModelOptions) -> Result<ChatTemplate, CliError> {
+        match &options.chat_template {
+            Some(path) => ChatTemplate::new(read_text("--chat-template", path)?, &path.display().to_string()),
+            None => ChatTemplate::of_model(self.context.model()),
+        }
+        .map_err(engine_error)
+    }
+}
+
+fn mount(context: &mut Context, path: &Path) -> Result<u32, CliError> {
+    let cartridge = Cartridge::open(path).map_err(|e| refused("--cartridge", path, &e))?;
+    cartridge.validate(Level::Full).map_err(|e| refused("--cartridge", path, &e))?;
+    let lock = ModelLock::of(context.model(), &mut |_, _| std::ops::ControlFlow::Continue(()))
+        .map_err(|e| CliError::Failed(e.to_string()))?;
+    let mounted = cartridge
+        .mount(context, SeqId::ZERO, &lock, Rounding::Exact)
+        .map_err(|e| refused("--cartridge", path, &e))?;
+    Ok(mounted.next_pos)
+}
+
+/// The first Ctrl-C stops the generation; a second one before the next ends the process.
+fn cancel_on_interrupt(cancel: CancelHandle) -> Arc<AtomicBool> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&flag);
+    // A handler that is set already keeps its own flag: nothing to do.
+    let _ = ctrlc::set_handler(move || {
+        if seen.swap(true, Ordering::SeqCst) {
+            std::process::exit(Exit::Interrupted as i32);
+        }
+        cancel.cancel();
+    });
+    flag
+}
+
+/// One output with its measurements.
+struct Output {
+    text: String,
+    tokens: Vec<(TokenId, f64)>,
+    ending: Ending,
+    complete: bool,
+    prompt_tokens: usize,
+    prefill_ms: f64,
+    decode_ms: f64,
+}
+
+fn generate(session: &mut Session, prompt: &[TokenId], stream: bool) -> Result<Output, CliError> {
+    let started = Instant::now();
+    let params = session.params.clone();
+    let generator = Generator::new(&mut session.context, SeqId::ZERO, prompt, params).map_err(engine_error)?;
+    let prefill_ms = started.elapsed().as_secs_f64() * 1e3;
+    let started = Instant::now();
+    let mut out = Output {
+        text: String::new(),
+        tokens: Vec::new(),
+        ending: Ending::MaxTokens,
+        complete: false,
+        prompt_tokens: prompt.len(),
+        prefill_ms,
+        decode_ms: 0.0,
+    };
+    for event in generator {
+        let piece = match event.map_err(engine_error)? {
+            Event::Token { id, logprob, text } => {
+                out.tokens.push((id, logprob));
+                text
+            }
+            Event::End { ending, complete, text } => {
+                (out.ending, out.complete) = (ending, complete);
+                text
+            }
+        };
+        if stream {
+            output::print(&piece)?;
+        }
+        out.text.push_str(&piece);
+    }
+    out.decode_ms = started.elapsed().as_secs_f64() * 1e3;
+    Ok(out)
+}
+
+fn timings(session: &Session, out: &Output) -> String {
+    let rate = |n: usize, ms: f64| if ms > 0.0 { n as f64 / ms * 1e3 } else { 0.0 };
+    format!(
+        "load {:.0} ms · prefill {} tokens {:.1} t/s · decode {} tokens {:.1} t/s · ended: {:?}",
+        session.load_ms,
+        out.prompt_tokens,
+        rate(out.prompt_tokens, out.prefill_ms),
+        out.tokens.len(),
+        rate(out.tokens.len(), out.decode_ms),
+        out.ending
+    )
+}
+
+/// `harness generate`.
+pub(crate) fn run(args: GenerateArgs) -> Result<Exit, CliError> {
+    let text = match (&args.prompt, &args.file) {
+        (Some(text), _) => text.clone(),
+        (None, Some(path)) => read_text("--file", path)?,
+        (None, None) => read_bounded(std::io::stdin().lock()).map_err(|e| CliError::Refused(format!("stdin: {e}")))?,
+    };
+    if text.is_empty() {
+        return Err(CliError::Usage("the prompt is empty".into()));
+    }
+    let mut session = Session::open(&args.options)?;
+    let model = session.context.model().clone();
+    let mut template_source = "none".to_owned();
+    let prompt = if args.chat || args.options.system.is_some() {
+        let template = session.template(&args.options)?;
+        template_source.clone_from(&template.source);
+        let mut messages: Vec<Message> = args.options.system.iter().map(|s| Message::new("system", s)).collect();
+        messages.push(Message::new("user", text));
+        let tokens = template.tokens(&model, &messages, true).map_err(engine_error)?;
+        // Behind a cartridge the conversation goes on; it does not begin again.
+        continue_tokens(&session, tokens)
+    } else {
+        let special = if session.mounted.is_some() { Special::Content } else { Special::ContentWithBos };
+        model.tokenize(&text, special).map_err(|e| engine_error(e.into()))?
+    };
+    let json_wanted = args.format == TextOrJson::Json;
+    let out = generate(&mut session, &prompt, !json_wanted)?;
+    let call = session.registry.as_ref().filter(|_| out.complete).map(|r| r.parse_call(&out.text));
+    if json_wanted {
+        let call = match &call {
+            Some(Ok(call)) => json!({"tool": call.tool, "arguments": call.arguments}),
+            Some(Err(e)) => json!({"error": e.to_string()}),
+            None => serde_json::Value::Null,
+        };
+        output::print(&output::json(&json!({
+            "text": out.text,
+            "tokens": out.tokens.iter().map(|(id, lp)| json!({"id": id.get(), "logprob": lp})).collect::<Vec<_>>(),
+            "ending": out.ending,
+            "complete": out.complete,
+            "call": call,
+            "template": template_source,
+            "cartridge_tokens": session.mounted,
+            "prompt_tokens": out.prompt_tokens,
+            "load_ms": session.load_ms,
+            "prefill_ms": out.prefill_ms,
+            "decode_ms": out.decode_ms,
+        }))?)?;
+    } else {
+        output::print("\n")?;
+        eprintln!("template: {template_source} · {}", timings(&session, &out));
+    }
+    if out.ending == Ending::Cancelled {
+        return Ok(Exit::Interrupted);
+    }
+    if let Some(Err(e)) = call {
+        return Err(CliError::Failed(format!("the output is no valid call: {e}")));
+    }
+    Ok(if session.params.grammar.is_some() && !out.complete { Exit::Incomplete } else { Exit::Success })
+}
+
+/// Drops a leading `bos` when something is mounted before.
+fn continue_tokens(session: &Session, mut tokens: Vec<TokenId>) -> Vec<TokenId> {
+    if session.mounted.is_some() && tokens.first().copied() == session.context.model().bos() {
+        tokens.remove(0);
+    }
+    tokens
+}
+
+/// `harness chat`.
+pub(crate) fn chat(args: ChatArgs) -> Result<Exit, CliError> {
+    let mut session = Session::open(&args.options)?;
+    let template = session.template(&args.options)?;
+    let model = session.context.model().clone();
+    eprintln!("model: {} · template: {}", model.info().name().unwrap_or("unnamed"), template.source);
+    if let Some(next) = session.mounted {
+        eprintln!("cartridge: {next} tokens mounted");
+    }
+    let mut messages: Vec<Message> = args.options.system.iter().map(|s| Message::new("system", s)).collect();
+    let mut known: Vec<TokenId> = Vec::new();
+    let base = session.context.next_pos(SeqId::ZERO).map_err(|e| engine_error(e.into()))?;
+    let terminal = std::io::stdin().is_terminal();
+    let mut lines = std::io::stdin().lock();
+    loop {
+        if terminal {
+            eprint!("> ");
+            let _ = std::io::stderr().flush();
+        }
+        let mut line = String::new();
+        let n = lines.by_ref().take(MAX_PROMPT).read_line(&mut line).map_err(|e| CliError::Refused(format!("stdin: {e}")))?;
+        let line = line.trim();
+        if n == 0 || line.is_empty() {
+            return Ok(Exit::Success);
+        }
+        session.interrupted.store(false, Ordering::SeqCst);
+        messages.push(Message::new("user", line));
+        let tokens = template.tokens(&model, &messages, true).map_err(engine_error)?;
+        let tokens = continue_tokens(&session, tokens);
+        // What the context holds already is not decoded again; where it differs it is removed.
+        let same = known.iter().zip(&tokens).take_while(|(a, b)| a == b).count().min(tokens.len() - 1);
+        let from = base.forward(same).map_err(|e| engine_error(e.into()))?;
+        let next = session.context.next_pos(SeqId::ZERO).map_err(|e| engine_error(e.into()))?;
+        session.context.remove(SeqId::ZERO, from..next).map_err(|e| engine_error(e.into()))?;
+        match generate(&mut session, &tokens[same..], true) {
+            Ok(out) => {
+                output::print("\n")?;
+                eprintln!("{}", timings(&session, &out));
+                known = tokens;
+                let held = session.context.next_pos(SeqId::ZERO).map_err(|e| engine_error(e.into()))?.get() - base.get();
+                known.extend(out.tokens.iter().map(|(id, _)| *id));
+                known.truncate(usize::try_from(held).unwrap_or(0));
+                messages.push(Message::new("assistant", out.text));
+            }
+            Err(CliError::Usage(e)) => {
+                eprintln!("{e}");
+                messages.pop();
+                let held = session.context.next_pos(SeqId::ZERO).map_err(|e| engine_error(e.into()))?.get() - base.get();
+                known.truncate(usize::try_from(held).unwrap_or(0));
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
