@@ -17,6 +17,7 @@ pub mod bridge;
 pub mod child;
 pub mod first_light;
 pub mod kernel;
+pub mod logits;
 pub mod recorder;
 pub mod round_trip;
 pub mod runner;
@@ -36,6 +37,8 @@ pub enum GateId {
     FirstLight,
     /// 1.
     Kernel,
+    /// 2.
+    Model,
     /// 3a.
     RoundTrip,
     /// 3b.
@@ -46,13 +49,15 @@ pub enum GateId {
 
 impl GateId {
     /// In the order in which they run.
-    pub const ALL: [Self; 5] = [Self::FirstLight, Self::Kernel, Self::RoundTrip, Self::Bridge, Self::Agent];
+    pub const ALL: [Self; 6] =
+        [Self::FirstLight, Self::Kernel, Self::Model, Self::RoundTrip, Self::Bridge, Self::Agent];
 
     /// As users name it.
     pub fn id(self) -> &'static str {
         match self {
             Self::FirstLight => "0",
             Self::Kernel => "1",
+            Self::Model => "2",
             Self::RoundTrip => "3a",
             Self::Bridge => "3b",
             Self::Agent => "5",
@@ -64,6 +69,7 @@ impl GateId {
         match self {
             Self::FirstLight => "first light",
             Self::Kernel => "ternary kernel exact",
+            Self::Model => "model logits",
             Self::RoundTrip => "native state round trip",
             Self::Bridge => "external bridge",
             Self::Agent => "agent boundary",
@@ -79,6 +85,7 @@ impl GateId {
         match self {
             Self::FirstLight => first_light::run(inputs, rec, first_light::Fault::None),
             Self::Kernel => kernel::run(inputs, rec),
+            Self::Model => logits::run(inputs, rec, &logits::Fault::None),
             Self::RoundTrip => round_trip::run(inputs, rec),
             Self::Bridge => bridge::run(inputs, rec),
             Self::Agent => agent::run(inputs, rec),
@@ -89,6 +96,7 @@ impl GateId {
         match self {
             Self::FirstLight => first_light::self_check(inputs, progress),
             Self::Kernel => kernel::self_check(progress),
+            Self::Model => logits::self_check(inputs, progress),
             Self::RoundTrip => round_trip::self_check(inputs, progress),
             Self::Bridge => bridge::self_check(inputs, progress),
             Self::Agent => agent::self_check(progress),

@@ -15,6 +15,8 @@ pub struct Thresholds {
     pub first_light: FirstLight,
     /// Gate 1.
     pub kernel: Kernel,
+    /// Gate 2.
+    pub logits: Logits,
     /// Gate 3a.
     pub round_trip: RoundTrip,
     /// Gate 3b.
@@ -61,6 +63,24 @@ pub struct Kernel {
     pub shapes: Vec<(usize, usize)>,
     /// Tokens of real activations.
     pub activation_tokens: usize,
+}
+
+/// Gate 2.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Logits {
+    /// Least share of decided positions with the same first token.
+    pub min_top1: f64,
+    /// Lead of the reference's first logit from which a position is decided.
+    pub near_tie: f64,
+    /// Bound on the mean KL divergence, nats.
+    pub max_mean_kl: f64,
+    /// Bound on its 99th percentile, nats.
+    pub max_p99_kl: f64,
+    /// Bound on a scale's relative difference.
+    pub max_scale_error: f64,
+    /// Tokens whose tensors are compared.
+    pub traced_tokens: usize,
 }
 
 /// Gate 3a.

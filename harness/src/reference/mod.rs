@@ -6,9 +6,13 @@
 //! the exact sum must differ, and by how much. [`forward`] runs a whole model from its GGUF;
 //! [`trace`] compares its tensors with the engine's and names the first that departs.
 
+pub mod agreement;
+pub mod engine_trace;
 pub mod float_matrix;
 pub mod forward;
 pub mod i2s;
+pub mod identity;
 pub mod lanes;
 pub mod likelihood;
+pub mod reference_file;
 pub mod trace;
