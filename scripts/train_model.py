@@ -12,14 +12,18 @@ import math
 import os
 import platform
 import random
+import subprocess
 import sys
+import tempfile
 import time
+from datetime import timedelta
 
 import bitnet_model
 import corpus
 import gguf_export
 import home_tokenizer
 import torch
+import torch.distributed
 import torch.nn.functional as F
 from bitnet_model import BitNetForCausalLM
 
@@ -108,11 +112,50 @@ def collate(pairs):
 
 
 def loss_of(model, ids, labels):
-    """Mean cross entropy on labelled tokens; the head runs only where a label is."""
+    """Sum of the cross entropy on labelled tokens; the head runs only where a label is."""
     hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
     target = labels[:, 1:]
     keep = target != IGNORE
-    return F.cross_entropy(model.lm_head(hidden[keep]), target[keep])
+    return F.cross_entropy(model.lm_head(hidden[keep]), target[keep], reduction="sum")
+
+
+class Workers:
+    """Data-parallel processes of one thread each.
+
+    On a shared machine one process of two threads waits at every operator for the thread that was not scheduled
+    (measured: 3.2 CPU seconds a step against 0.7 with one thread); two processes meet once a step.
+    """
+
+    def __init__(self, count, rank, store):
+        self.count, self.rank, self.child = count, rank, None
+        if count == 1:
+            return
+        if count != 2:
+            raise SystemExit("--workers is 1 or 2")
+        if rank == 0:
+            store = os.path.join(tempfile.mkdtemp(prefix="train-"), "store")
+            command = [sys.executable, *sys.argv, "--rank", "1", "--store", store]
+            self.child = subprocess.Popen(command, start_new_session=True)
+        torch.distributed.init_process_group(
+            "gloo", init_method="file://" + store, rank=rank, world_size=count, timeout=timedelta(hours=1)
+        )
+
+    def share(self, ids, labels):
+        """This worker's rows of a batch."""
+        return ids[self.rank :: self.count], labels[self.rank :: self.count]
+
+    def add_up(self, parameters, loss, steps):
+        """Sums gradients and loss over the workers; the first one's `steps` holds for all."""
+        if self.count == 1:
+            return loss, steps
+        extra = torch.tensor([loss, float(steps) if self.rank == 0 else 0.0])
+        flat = torch.cat([p.grad.flatten() for p in parameters] + [extra])
+        torch.distributed.all_reduce(flat)
+        offset = 0
+        for p in parameters:
+            p.grad.copy_(flat[offset : offset + p.numel()].view_as(p))
+            offset += p.numel()
+        return flat[-2].item(), round(flat[-1].item())
 
 
 @torch.no_grad()
@@ -164,8 +207,7 @@ def perplexity(model, encoded):
     total, count = 0.0, 0
     for pair in encoded:
         ids, labels = collate([pair])
-        n = int((labels[:, 1:] != IGNORE).sum())
-        total, count = total + loss_of(model, ids, labels).item() * n, count + n
+        total, count = total + loss_of(model, ids, labels).item(), count + int((labels[:, 1:] != IGNORE).sum())
     model.train()
     return math.exp(total / count)
 
@@ -267,7 +309,10 @@ def arguments():
     parser.add_argument("--ffn", type=int, default=512)
     parser.add_argument("--peak", type=float, default=2e-3)
     parser.add_argument("--warmup", type=int, default=200)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="threads of each worker")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--store", help=argparse.SUPPRESS)
     parser.add_argument("--eval-every", type=int, default=600)
     parser.add_argument("--checkpoint", help="write the float32 training state here at every evaluation")
     parser.add_argument("--f32", action="store_true", help="also write the GGUF with dequantized f32 weights")
@@ -278,6 +323,7 @@ def main():
     args = arguments()
     torch.set_num_threads(args.threads)
     os.makedirs(args.out, exist_ok=True)
+    workers = Workers(args.workers, args.rank, args.store)
     started = time.time()
     train = corpus.samples(args.seed, "train", args.samples)
     held_out = corpus.samples(args.seed, "held_out", 3000)
@@ -287,13 +333,15 @@ def main():
     held_text = [coder.encode(s) for s in held_out if s["kind"] == "text"][:100]
     held_answers = [coder.encode(s) for s in held_out if s["kind"] == "command"][:300]
     lengths = [len(ids) for ids, _ in encoded]
-    print(f"corpus {len(train)} samples, mean {sum(lengths) / len(lengths):.1f} tokens, longest {max(lengths)}, "
-          f"vocabulary {bpe.get_vocab_size()}, {time.time() - started:.0f} s", flush=True)
+    if workers.rank == 0:
+        print(f"corpus {len(train)} samples, mean {sum(lengths) / len(lengths):.1f} tokens, longest {max(lengths)}, "
+              f"vocabulary {bpe.get_vocab_size()}, {time.time() - started:.0f} s", flush=True)
 
     config = bitnet_model.configuration(bpe.get_vocab_size(), coder.special, layers=args.layers, ffn=args.ffn)
     model = bitnet_model.new_model(config, args.seed)
-    decay = [p for p in model.parameters() if p.dim() > 1]
-    rest = [p for p in model.parameters() if p.dim() <= 1]
+    parameters = list(model.parameters())
+    decay = [p for p in parameters if p.dim() > 1]
+    rest = [p for p in parameters if p.dim() <= 1]
     optimizer = torch.optim.AdamW(
         [{"params": decay, "weight_decay": 0.05}, {"params": rest, "weight_decay": 0.0}],
         lr=args.peak, betas=(0.9, 0.98), eps=1e-8, fused=True,
@@ -312,22 +360,24 @@ def main():
     steps, seen, running, began, step = args.steps, 0, None, time.time(), 0
     model.train()
     while step < steps:
-        if args.minutes and step >= 50 and steps > step + args.decay:
+        if args.minutes and workers.rank == 0 and step >= 50 and steps > step + args.decay:
             elapsed = time.time() - began
             if elapsed + args.decay * elapsed / step > args.minutes * 60:
                 steps = step + args.decay
         for group in optimizer.param_groups:
             group["lr"] = rate(step, steps, args)
         ids, labels = next(feed)
-        loss = loss_of(model, ids, labels)
+        loss = loss_of(model, *workers.share(ids, labels)) / (labels[:, 1:] != IGNORE).sum()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        value, steps = workers.add_up(parameters, loss.item(), steps)
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         seen += ids.numel()
-        value = loss.item()
         running = value if running is None else 0.98 * running + 0.02 * value
         step += 1
+        if workers.rank:
+            continue
         if step % 25 == 0:
             elapsed = time.time() - began
             print(f"step {step}/{steps} loss {running:.4f} {seen / elapsed:.0f} tok/s {elapsed:.0f} s", flush=True)
@@ -340,6 +390,8 @@ def main():
                 torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(),
                             "step": step + report.get("resumed_after", 0)}, args.checkpoint)
                 save(model, bpe, args.out, args, report)
+    if workers.rank:
+        return
     args.steps = steps
     # What counts is the stored model: evaluate after rounding.
     model.load_state_dict({k: v.float() for k, v in rounded(model).items()}, strict=False)
