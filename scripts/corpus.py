@@ -568,9 +568,16 @@ def draw_user(rng, side, make):
             return said, answer
 
 
-def sample(rng, side, weights=(14, 36, 34, 10, 5, 1)):
-    """One sample: {kind, lang, list, text} or {kind, lang, list, messages}. `kind` is text, command or chat."""
-    shapes = ["text", "bare", "listed", "asked", "two", "talk"]
+SHAPES = ["text", "bare", "listed", "asked", "two", "drill", "talk"]
+
+
+def sample(rng, side, weights=(10, 22, 36, 6, 5, 20, 1)):
+    """One sample: {kind, lang, list, text} or {kind, lang, list, messages}. `kind` is text, command or chat.
+
+    A drill is a device list with many short questions: it shows looking up names far more often per token than
+    commands do, and teaches it first.
+    """
+    shapes = SHAPES
     if side == "held_out":
         # the few fixed greetings are all in training
         shapes, weights = shapes[:-1], weights[:-1]
@@ -590,6 +597,8 @@ def sample(rng, side, weights=(14, 36, 34, 10, 5, 1)):
     turns = []
     if shape in ("asked", "two"):
         turns.append("question")
+    if shape == "drill":
+        turns += ["question"] * rng.choice([3, 4, 5])
     if shape in ("bare", "listed"):
         turns.append("command")
     if shape == "two":

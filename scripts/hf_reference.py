@@ -179,7 +179,7 @@ def arguments():
     parser.add_argument("--runs", default="fp32,bf16", help="in order; the first is the one to judge by")
     parser.add_argument("--top-k", type=int, help="top logits of the first run (40 for a small vocabulary, else 256)")
     parser.add_argument("--top-k-other", type=int, help="top logits of the other runs (8, else 64)")
-    parser.add_argument("--full-rows", type=int, default=2,
+    parser.add_argument("--full-rows", type=int, default=1,
                         help=f"whole rows per prompt, last positions, vocabulary <= {SMALL_VOCABULARY} only")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--limit", type=int, help="only the first prompts of the suite")

@@ -25,11 +25,13 @@ import home_tokenizer
 import torch
 import torch.distributed
 import torch.nn.functional as F
-from bitnet_model import BitNetForCausalLM
+from tokenizers import Tokenizer
 
 NAME = "bitnet-harness-home"
 LICENCE = "MIT OR Apache-2.0"
 IGNORE = -100
+# Shapes of the held-out samples (order of corpus.SHAPES); the same whatever mix is trained on.
+HELD_OUT_MIX = [14, 36, 34, 10, 5, 0, 1]
 
 
 class Coder:
@@ -89,11 +91,11 @@ def batches(encoded, rng, tokens_per_batch):
             group = []
             for index in part:
                 longest = len(encoded[index][0])
-                if group and longest * (len(group) + 1) > tokens_per_batch:
+                if len(group) > 1 and longest * (len(group) + 1) > tokens_per_batch:
                     window.append(group)
                     group = []
                 group.append(index)
-            if group:
+            if len(group) > 1:  # every worker needs a row
                 window.append(group)
             rng.shuffle(window)
             for group in window:
@@ -303,7 +305,9 @@ def arguments():
                         help="shorten --steps so that the decay ends at about that time (the report says what came out)")
     parser.add_argument("--resume", help="start from this checkpoint; the schedule begins anew")
     parser.add_argument("--batch-tokens", type=int, default=2048)
-    parser.add_argument("--samples", type=int, default=140_000)
+    parser.add_argument("--samples", type=int, default=70_000)
+    parser.add_argument("--mix", help="weights of the sample shapes, see corpus.SHAPES")
+    parser.add_argument("--tokenizer", help="tokenizer.json to use instead of training one (needed with --resume)")
     parser.add_argument("--vocab", type=int, default=2048)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--ffn", type=int, default=512)
@@ -325,9 +329,13 @@ def main():
     os.makedirs(args.out, exist_ok=True)
     workers = Workers(args.workers, args.rank, args.store)
     started = time.time()
-    train = corpus.samples(args.seed, "train", args.samples)
-    held_out = corpus.samples(args.seed, "held_out", 3000)
-    bpe = home_tokenizer.train(tokenizer_pieces(train[:20_000]), args.vocab)
+    mix = {"weights": [int(w) for w in args.mix.split(",")]} if args.mix else {}
+    train = corpus.samples(args.seed, "train", args.samples, **mix)
+    held_out = corpus.samples(args.seed, "held_out", 2000, weights=HELD_OUT_MIX)
+    if args.tokenizer:
+        bpe = Tokenizer.from_file(args.tokenizer)
+    else:
+        bpe = home_tokenizer.train(tokenizer_pieces(train[:20_000]), args.vocab)
     coder = Coder(bpe, home_tokenizer.parts(bpe)[2])
     encoded = [coder.encode(s) for s in train]
     held_text = [coder.encode(s) for s in held_out if s["kind"] == "text"][:100]
