@@ -3,6 +3,8 @@
 
 pub mod agent;
 pub mod cartridge;
+pub mod cli;
+pub mod exit;
 pub mod gates;
 pub mod generate;
 pub mod model;

@@ -1,4 +1,8 @@
 //! Command line of the harness.
 #![forbid(unsafe_code)]
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    harness::cli::main().into()
+}

@@ -1,1 +1,35 @@
 //! Agent boundary: model output is never a command.
+pub(crate) mod assess;
+pub mod candidate;
+pub(crate) mod capability;
+pub mod cleaner;
+pub mod cli;
+pub mod clock;
+pub mod command;
+pub mod execute;
+pub mod executor;
+pub mod freshness;
+pub mod gate;
+pub mod gate_engine;
+pub mod governor;
+pub(crate) mod grounding;
+pub mod guard;
+pub(crate) mod memory_write;
+pub(crate) mod names;
+pub(crate) mod numeral;
+pub mod permit;
+pub mod pipeline;
+pub mod plan;
+pub mod policy;
+pub(crate) mod reading;
+pub mod registry;
+pub mod replay;
+pub(crate) mod rules;
+pub mod source;
+pub mod store;
+pub mod strict_json;
+pub(crate) mod text;
+pub mod time_of_day;
+pub mod vocabulary;
+#[cfg(test)]
+mod weak_points;

@@ -1,1 +1,157 @@
-//! The gate suite.
+//! The gate suite: each gate measures one part of the premise and says PASS, FAIL or UNKNOWN.
+//!
+//! | gate | module | proves |
+//! |---|---|---|
+//! | 0 | [`first_light`] | the model loads and speaks at a sane speed |
+//! | 1 | [`kernel`] | the ternary matrix product equals a reference |
+//! | 2 | [`logits`] | logits match the HuggingFace reference |
+//! | 3a | [`round_trip`] | a restored state decodes as the live one |
+//! | 3b | [`bridge`] | KV that lay outside the engine reproduces |
+//! | 4 | [`grammar`] | constrained output is always a valid tool call |
+//! | 5 | [`agent`] | no side effect without opt-in |
+//!
+//! [`runner`] runs each in a child process with a time limit; thresholds are data ([`thresholds`]).
+
+pub mod bridge;
+pub mod child;
+pub mod first_light;
+pub mod kernel;
+pub mod recorder;
+pub mod round_trip;
+pub mod runner;
+pub mod thresholds;
+
+use std::path::PathBuf;
+
+use crate::model::source::ModelSource;
+use crate::report::{FaultReport, Finding, GateReport, Severity};
+use recorder::{Recorder, finding};
+use thresholds::Thresholds;
+
+/// A gate of the suite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GateId {
+    /// 0.
+    FirstLight,
+    /// 1.
+    Kernel,
+    /// 3a.
+    RoundTrip,
+    /// 3b.
+    Bridge,
+}
+
+impl GateId {
+    /// In the order in which they run.
+    pub const ALL: [Self; 4] = [Self::FirstLight, Self::Kernel, Self::RoundTrip, Self::Bridge];
+
+    /// As users name it.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::FirstLight => "0",
+            Self::Kernel => "1",
+            Self::RoundTrip => "3a",
+            Self::Bridge => "3b",
+        }
+    }
+
+    /// What it proves, in a few words.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::FirstLight => "first light",
+            Self::Kernel => "ternary kernel exact",
+            Self::RoundTrip => "native state round trip",
+            Self::Bridge => "external bridge",
+        }
+    }
+
+    /// The gate with that name.
+    pub fn from_id(id: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|g| g.id() == id)
+    }
+
+    fn run(self, inputs: &GateInputs, rec: &mut Recorder) -> Result<(), GateError> {
+        match self {
+            Self::FirstLight => first_light::run(inputs, rec, first_light::Fault::None),
+            Self::Kernel => kernel::run(inputs, rec),
+            Self::RoundTrip => round_trip::run(inputs, rec),
+            Self::Bridge => bridge::run(inputs, rec),
+        }
+    }
+
+    fn self_check(self, inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Vec<FaultReport> {
+        match self {
+            Self::FirstLight => first_light::self_check(inputs, progress),
+            Self::Kernel => kernel::self_check(progress),
+            Self::RoundTrip => round_trip::self_check(inputs, progress),
+            Self::Bridge => bridge::self_check(inputs, progress),
+        }
+    }
+}
+
+/// What a gate run is given.
+#[derive(Clone, Debug)]
+pub struct GateInputs {
+    /// The model under test.
+    pub model: ModelSource,
+    /// Compute threads.
+    pub threads: u32,
+    /// Plan a stated subset.
+    pub quick: bool,
+    /// Reference logits for gate 2, if not the embedded model's.
+    pub reference: Option<PathBuf>,
+    /// More agent cases for gate 5.
+    pub cases: Option<PathBuf>,
+    /// Thresholds.
+    pub thresholds: Thresholds,
+}
+
+/// Why a gate could not go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GateError {
+    /// The engine refused or failed.
+    #[error(transparent)]
+    Engine(#[from] bitnet_rs::Error),
+    /// A file could not be read or written.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// Something that the gate's own arithmetic refused.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<crate::reference::i2s::I2sError> for GateError {
+    fn from(e: crate::reference::i2s::I2sError) -> Self {
+        Self::Other(e.to_string())
+    }
+}
+
+/// Runs one gate in this process. An error is that gate's FAIL, except where only the host lacks the means.
+pub fn run_gate(gate: GateId, inputs: &GateInputs, progress: Box<dyn FnMut(&str)>) -> GateReport {
+    let mut rec = Recorder::new(progress);
+    rec.input("thresholds", "embedded", sha256(thresholds::TEXT.as_bytes()));
+    if let Err(e) = gate.run(inputs, &mut rec) {
+        let (severity, code) = match &e {
+            GateError::Engine(bitnet_rs::Error::ContextMemory { .. }) => (Severity::Unmeasured, "not-enough-memory"),
+            _ => (Severity::Failure, "error"),
+        };
+        rec.say(e.to_string());
+        rec.finding(Finding { severity, ..finding(severity, code, e.to_string(), []) });
+    }
+    rec.finish(gate.id(), gate.title())
+}
+
+/// Plants each of a gate's faults and reports which were caught.
+pub fn self_check(gate: GateId, inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Vec<FaultReport> {
+    gate.self_check(inputs, progress)
+}
+
+pub(crate) fn fault(gate: GateId, fault: &str, caught: bool, evidence: impl Into<String>) -> FaultReport {
+    FaultReport { gate: gate.id().into(), fault: fault.into(), caught, evidence: evidence.into() }
+}
+
+/// `sha256:…` of bytes in memory.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    bitnet_rs::gguf::Sha256Hash::of(bytes).to_string()
+}

@@ -1,1 +1,10 @@
-//! Model tools: synthetic models, inspection.
+//! Model tools: synthetic models, planted faults, the GGUF writer they share.
+
+pub mod atomic_file;
+pub mod faults;
+pub mod gguf_writer;
+pub mod inspect;
+pub mod recording;
+pub mod source;
+pub mod synth;
+pub mod vocabulary;

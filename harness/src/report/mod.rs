@@ -1,1 +1,306 @@
-//! Gate reports: one record, rendered as text, JSON, Markdown or JUnit.
+//! Gate reports: one record per run, rendered as text, JSON, Markdown or JUnit XML.
+//!
+//! `docs/formats/report.md` describes the JSON; `docs/formats/report.schema.json` is its schema.
+
+mod junit;
+mod markdown;
+mod text;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use junit::junit;
+pub use markdown::markdown;
+pub use text::text;
+
+/// Name and version of the JSON form.
+pub const SCHEMA: &str = "bitnet-harness.gates/1";
+
+/// What a gate says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Verdict {
+    /// Measured, and it holds.
+    Pass,
+    /// Measured, and it does not hold.
+    Fail,
+    /// Not measured.
+    Unknown,
+}
+
+impl Verdict {
+    /// As printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "PASS",
+            Self::Fail => "FAIL",
+            Self::Unknown => "UNKNOWN",
+        }
+    }
+}
+
+/// How many checks were planned, ran, and did not hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checks {
+    /// Planned.
+    pub planned: u64,
+    /// Run to the end.
+    pub executed: u64,
+    /// Of those, the ones that did not hold.
+    pub failed: u64,
+}
+
+/// Weight of a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Worth knowing.
+    Note,
+    /// A limit or hazard that did not decide the verdict.
+    Warning,
+    /// Why the gate fails.
+    Failure,
+    /// Why the gate could not measure.
+    Unmeasured,
+}
+
+/// Something that a gate found, with where.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    /// Weight.
+    pub severity: Severity,
+    /// Short stable name of the kind, e.g. `lane-wrap`.
+    pub code: String,
+    /// One sentence for a person.
+    pub message: String,
+    /// Where and how much: layer, tensor, position, head, numbers.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub data: BTreeMap<String, Value>,
+}
+
+/// A file or built-in text that a gate used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Input {
+    /// What it is: `model`, `thresholds`, `reference`, `cases`, …
+    pub name: String,
+    /// Path, or `embedded`.
+    pub source: String,
+    /// `sha256:…` of its bytes.
+    pub hash: String,
+}
+
+/// One gate's outcome.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GateReport {
+    /// `0`, `1`, `2`, `3a`, `3b`, `4`, `5`.
+    pub id: String,
+    /// What the gate proves, in a few words.
+    pub title: String,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// One line: the measurement behind the verdict.
+    pub summary: String,
+    /// Named measurements.
+    pub metrics: BTreeMap<String, Value>,
+    /// Details, failures first.
+    pub findings: Vec<Finding>,
+    /// Counts.
+    pub checks: Checks,
+    /// What it read.
+    pub inputs: Vec<Input>,
+    /// Wall time in milliseconds.
+    pub duration_ms: u64,
+}
+
+/// One planted fault and whether its gate caught it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FaultReport {
+    /// The gate.
+    pub gate: String,
+    /// The fault.
+    pub fault: String,
+    /// Seen by the gate, and where it must name a place, the right one was named.
+    pub caught: bool,
+    /// What the gate said.
+    pub evidence: String,
+}
+
+/// The go/no-go line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Decision {
+    /// Gates 0 to 3b PASS.
+    Go,
+    /// One of them FAILs.
+    #[serde(rename = "NO-GO")]
+    NoGo,
+    /// None fails, and one is UNKNOWN or was not run.
+    Unknown,
+}
+
+impl Decision {
+    /// As printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Go => "GO",
+            Self::NoGo => "NO-GO",
+            Self::Unknown => "UNKNOWN",
+        }
+    }
+}
+
+/// The decision with its reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct P0 {
+    /// The decision.
+    pub decision: Decision,
+    /// Why.
+    pub reason: String,
+}
+
+/// The machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// CPU model as the kernel names it.
+    pub cpu: String,
+    /// CPUs that this process may use.
+    pub cpus: u32,
+    /// Compute threads of this run.
+    pub threads: u32,
+    /// Total memory in bytes.
+    pub memory_bytes: u64,
+    /// Operating system and kernel.
+    pub os: String,
+    /// Instruction sets that the CPU has, of those that matter here.
+    pub features: Vec<String>,
+}
+
+/// The native engine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Engine {
+    /// Commit of bitnet.cpp.
+    pub commit: String,
+    /// Commit of its llama.cpp.
+    pub llama_cpp_commit: String,
+    /// Digest of the pinned source list.
+    pub source_hash: String,
+    /// Compiler.
+    pub compiler: String,
+    /// Its flags.
+    pub flags: String,
+    /// Instruction sets compiled in.
+    pub features: Vec<String>,
+    /// The matrix kernel and its packing.
+    pub kernel: String,
+    /// Who runs the compute threads.
+    pub threading: String,
+}
+
+/// The model under test.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelReport {
+    /// Name from its metadata.
+    pub name: String,
+    /// Path, or `embedded`.
+    pub source: String,
+    /// `sha256:…` of the file.
+    pub file_hash: String,
+    /// Canonical hash of architecture and shapes.
+    pub arch_hash: String,
+    /// Architecture.
+    pub architecture: String,
+    /// n_layer, n_embd, …
+    pub shapes: BTreeMap<String, u64>,
+    /// The reader's warnings.
+    pub warnings: Vec<String>,
+}
+
+/// A whole run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// Version of this program.
+    pub version: String,
+    /// Start, seconds since 1970-01-01 UTC.
+    pub started_unix: u64,
+    /// Wall time of the run in milliseconds.
+    pub duration_ms: u64,
+    /// The machine.
+    pub host: Host,
+    /// The engine.
+    pub engine: Engine,
+    /// The model; absent where it could not be read.
+    pub model: Option<ModelReport>,
+    /// Only a stated subset of the checks was planned (`--quick`).
+    pub quick: bool,
+    /// The gates in their order.
+    pub gates: Vec<GateReport>,
+    /// Planted faults, with `--self-check`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub self_check: Vec<FaultReport>,
+    /// The go/no-go line.
+    pub p0: P0,
+}
+
+/// Gates that decide P0.
+pub const P0_GATES: [&str; 5] = ["0", "1", "2", "3a", "3b"];
+
+/// Decides from the gates that were run.
+pub fn decide(gates: &[GateReport]) -> P0 {
+    let verdict = |id: &str| gates.iter().find(|g| g.id == id).map(|g| g.verdict);
+    let with = |wanted: Option<Verdict>| P0_GATES.iter().filter(|id| verdict(id) == wanted).copied().collect::<Vec<_>>();
+    let failed = with(Some(Verdict::Fail));
+    if !failed.is_empty() {
+        return P0 { decision: Decision::NoGo, reason: format!("gate {} failed", failed.join(", ")) };
+    }
+    let mut open = Vec::new();
+    for (list, what) in [(with(Some(Verdict::Unknown)), "could not be measured"), (with(None), "not run")] {
+        if !list.is_empty() {
+            open.push(format!("gate {} {what}", list.join(", ")));
+        }
+    }
+    if open.is_empty() {
+        P0 { decision: Decision::Go, reason: "gates 0, 1, 2, 3a and 3b pass".into() }
+    } else {
+        P0 { decision: Decision::Unknown, reason: open.join("; ") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate(id: &str, verdict: Verdict) -> GateReport {
+        GateReport {
+            id: id.into(),
+            title: String::new(),
+            verdict,
+            summary: String::new(),
+            metrics: BTreeMap::new(),
+            findings: Vec::new(),
+            checks: Checks::default(),
+            inputs: Vec::new(),
+            duration_ms: 0,
+        }
+    }
+
+    #[test]
+    fn go_needs_every_gate_measured_and_passing() {
+        let mut gates: Vec<_> = P0_GATES.iter().map(|id| gate(id, Verdict::Pass)).collect();
+        assert_eq!(decide(&gates).decision, Decision::Go);
+        // Gates 4 and 5 do not decide P0.
+        gates.push(gate("4", Verdict::Fail));
+        assert_eq!(decide(&gates).decision, Decision::Go);
+        gates[2].verdict = Verdict::Unknown;
+        assert_eq!(decide(&gates).decision, Decision::Unknown);
+        assert!(decide(&gates).reason.contains("gate 2 could not be measured"));
+        gates[3].verdict = Verdict::Fail;
+        assert_eq!(decide(&gates).decision, Decision::NoGo);
+        assert_eq!(decide(&gates[..1]).decision, Decision::Unknown);
+        assert!(decide(&gates[..1]).reason.contains("not run"));
+        assert_eq!(decide(&[]).decision, Decision::Unknown);
+    }
+}

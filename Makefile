@@ -1,0 +1,26 @@
+# Two commands matter: `make gates` and `make test`. Both install what is missing (scripts/setup.sh).
+.DEFAULT_GOAL := help
+CARGO ?= cargo
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
+
+setup: ## Install clang, libclang, cmake and ninja where they are missing
+	@scripts/setup.sh
+
+gates: setup ## Build and run the gate suite on the embedded model (exit code: docs/formats/exit-codes.md)
+	$(CARGO) run --release --locked -p harness -- gates $(GATES)
+
+test: setup ## Format, lints, every test, and the gates with their planted faults
+	$(CARGO) fmt --all -- --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) test --workspace --locked
+	$(CARGO) run --locked -p harness -- gates --quick --self-check
+
+bench: setup ## Time prefill, decode and cartridges
+	$(CARGO) run --release --locked -p harness -- bench $(BENCH)
+
+reference: ## Rebuild gate 2's reference with HuggingFace transformers (Python; docs/how-to/reference.md)
+	scripts/reference.sh
+
+.PHONY: help setup gates test bench reference

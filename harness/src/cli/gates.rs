@@ -1,0 +1,282 @@
+//! `harness gates`: runs the suite, prints the report, decides the exit code.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use bitnet_rs::gguf::{Limits, ModelFile};
+use bitnet_rs::{CpuFeatures, engine_info};
+use clap::Args;
+
+use super::output::{self, Format, ResultFile};
+use super::{CliError, interrupt_flag, progress};
+use crate::exit::Exit;
+use crate::gates::runner::{Launcher, RunnerError};
+use crate::gates::thresholds::Thresholds;
+use crate::gates::{GateId, GateInputs, bridge, child as gate_child};
+use crate::model::source::ModelSource;
+use crate::report::{self, Engine, Host, ModelReport, Report, SCHEMA, Verdict};
+
+/// Options of `gates`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  harness gates\n  harness gates --model BitNet-b1.58-2B-4T.gguf --only 0,3a,3b --format json\n  harness gates --self-check")]
+pub(crate) struct GatesArgs {
+    /// GGUF file to test; without it the embedded model.
+    #[arg(long, value_name = "GGUF")]
+    model: Option<PathBuf>,
+    /// Only these gates, comma separated (0,1,2,3a,3b,4,5).
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Not these gates.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "only")]
+    skip: Vec<String>,
+    /// Reference logits for gate 2 (docs/formats/reference.md).
+    #[arg(long, value_name = "FILE")]
+    reference: Option<PathBuf>,
+    /// More agent cases for gate 5, in the EdgeHome YAML form.
+    #[arg(long, value_name = "FILE")]
+    cases: Option<PathBuf>,
+    /// Compute threads; clamped to the CPUs that this process may use. Default: all of those.
+    #[arg(long, value_name = "N")]
+    threads: Option<u32>,
+    /// Form of the report.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+    /// Write the report here instead of stdout.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Plant each gate's faults; every one must be caught.
+    #[arg(long)]
+    self_check: bool,
+    /// A stated subset of the checks.
+    #[arg(long)]
+    quick: bool,
+    /// Refuse a model that is only warned of otherwise, e.g. without tokenizer.ggml.pre.
+    #[arg(long)]
+    strict: bool,
+}
+
+/// Options of the hidden child command.
+#[derive(Debug, Args)]
+pub(crate) struct ChildArgs {
+    #[arg(long)]
+    gate: String,
+    #[arg(long)]
+    model: Option<PathBuf>,
+    #[arg(long)]
+    reference: Option<PathBuf>,
+    #[arg(long)]
+    cases: Option<PathBuf>,
+    #[arg(long)]
+    threads: u32,
+    #[arg(long)]
+    quick: bool,
+    #[arg(long)]
+    plant_faults: bool,
+    /// Gate 3b's first process: write the captured prefix here.
+    #[arg(long, value_name = "DIR")]
+    capture: Option<PathBuf>,
+}
+
+fn thresholds() -> Result<Thresholds, CliError> {
+    Thresholds::embedded().map_err(|e| CliError::Usage(format!("gates/gates.toml: {e}")))
+}
+
+pub(crate) fn child(args: ChildArgs) -> Result<Exit, CliError> {
+    let gate = GateId::from_id(&args.gate).ok_or_else(|| CliError::Usage(format!("no gate {}", args.gate)))?;
+    let inputs = GateInputs {
+        model: ModelSource::from_option(args.model),
+        threads: args.threads,
+        quick: args.quick,
+        reference: args.reference,
+        cases: args.cases,
+        thresholds: thresholds()?,
+    };
+    if let Some(folder) = &args.capture {
+        gate_child::die_with_parent();
+        bridge::capture(&inputs, folder).map_err(|e| CliError::Failed(e.to_string()))?;
+        return Ok(Exit::Success);
+    }
+    let answer = gate_child::answer(gate, &inputs, args.plant_faults);
+    output::print(&output::json(&answer)?)?;
+    Ok(Exit::Success)
+}
+
+pub(crate) fn run(args: GatesArgs) -> Result<Exit, CliError> {
+    let gates = selected(&args)?;
+    let threads = threads(args.threads)?;
+    let inputs = GateInputs {
+        model: ModelSource::from_option(args.model.clone()),
+        threads,
+        quick: args.quick,
+        reference: args.reference.clone(),
+        cases: args.cases.clone(),
+        thresholds: thresholds()?,
+    };
+    for (option, path) in [("--reference", &args.reference), ("--cases", &args.cases)] {
+        if let Some(path) = path
+            && !path.is_file()
+        {
+            return Err(CliError::Usage(format!("{option} {}: no such file", path.display())));
+        }
+    }
+    let features = CpuFeatures::detect();
+    bitnet_rs::backend::start().map_err(|e| CliError::Usage(e.to_string()))?;
+    let model = inspect(&inputs.model, args.strict)?;
+    let file = args.out.as_deref().map(ResultFile::create).transpose()?;
+
+    let launcher = Launcher {
+        program: std::env::current_exe().map_err(|e| CliError::Failed(format!("own program: {e}")))?,
+        interrupted: interrupt_flag(),
+    };
+    let started = Instant::now();
+    let started_unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let (mut reports, mut faults) = (Vec::new(), Vec::new());
+    for gate in &gates {
+        let bar = progress::spinner(&format!("gate {}", gate.id()));
+        let mut say = |what: &str| bar.set_message(what.to_owned());
+        reports.push(launcher.gate(*gate, &inputs, &mut say).map_err(runner_error)?);
+        if args.self_check {
+            bar.set_prefix(format!("self-check {}", gate.id()));
+            faults.extend(launcher.self_check(*gate, &inputs, &mut say).map_err(runner_error)?);
+        }
+        bar.finish_and_clear();
+    }
+    let report = Report {
+        schema: SCHEMA.into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        started_unix,
+        duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        host: host(threads, &features),
+        engine: engine(&features),
+        model: Some(model),
+        quick: args.quick,
+        p0: report::decide(&reports),
+        gates: reports,
+        self_check: faults,
+    };
+    let text = match args.format {
+        Format::Text => report::text(&report),
+        Format::Json => output::json(&report)?,
+        Format::Markdown => report::markdown(&report),
+        Format::Junit => report::junit(&report),
+    };
+    match file {
+        Some(file) => file.finish(&text)?,
+        None => output::print(&text)?,
+    }
+    Ok(exit(&report))
+}
+
+fn runner_error(e: RunnerError) -> CliError {
+    match e {
+        RunnerError::Interrupted => CliError::Interrupted,
+        other => CliError::Failed(other.to_string()),
+    }
+}
+
+fn selected(args: &GatesArgs) -> Result<Vec<GateId>, CliError> {
+    let known: Vec<&str> = GateId::ALL.iter().map(|g| g.id()).collect();
+    let parse = |list: &[String]| {
+        list.iter()
+            .map(|id| {
+                GateId::from_id(id.trim())
+                    .ok_or_else(|| CliError::Usage(format!("no gate {id:?}; there are {}", known.join(", "))))
+            })
+            .collect::<Result<Vec<_>, _>>()
+    };
+    let (only, skip) = (parse(&args.only)?, parse(&args.skip)?);
+    let chosen: Vec<GateId> = GateId::ALL
+        .into_iter()
+        .filter(|g| (args.only.is_empty() || only.contains(g)) && !skip.contains(g))
+        .collect();
+    if chosen.is_empty() { Err(CliError::Usage("no gate is left to run".into())) } else { Ok(chosen) }
+}
+
+/// Clamps a thread count to the CPUs that this process may use and says so; 0 is refused.
+pub(super) fn threads(wanted: Option<u32>) -> Result<u32, CliError> {
+    let available = bitnet_rs::threads::available();
+    match wanted {
+        None => Ok(available),
+        Some(0) => Err(CliError::Usage("--threads 0: at least one thread is needed".into())),
+        Some(n) if n > available => {
+            eprintln!("note: --threads {n} clamped to {available}, the CPUs available to this process");
+            Ok(available)
+        }
+        Some(n) => Ok(n),
+    }
+}
+
+fn inspect(source: &ModelSource, strict: bool) -> Result<ModelReport, CliError> {
+    let refused = |e: &dyn std::fmt::Display| CliError::Refused(format!("model {}: {e}", source.name()));
+    let limits = if strict { Limits::strict() } else { Limits::default() };
+    let path = source.path().map_err(|e| refused(&e))?;
+    let file = ModelFile::open(path.as_path(), &limits).map_err(|e| refused(&e))?;
+    let info = file.info();
+    let h = info.hyperparameters();
+    let shapes: BTreeMap<String, u64> = [
+        ("n_layer", h.n_layer),
+        ("n_embd", h.n_embd),
+        ("n_ff", h.n_ff),
+        ("n_head", h.n_head),
+        ("n_head_kv", h.n_head_kv),
+        ("head_dim", h.head_dim),
+        ("n_vocab", h.n_vocab),
+        ("n_ctx_train", h.n_ctx_train),
+    ]
+    .map(|(k, v)| (k.to_owned(), u64::from(v)))
+    .into();
+    let file_hash = file.file().file_hash(&mut |_, _| std::ops::ControlFlow::Continue(())).map_err(|e| refused(&e))?;
+    Ok(ModelReport {
+        name: info.name().unwrap_or("unnamed").to_owned(),
+        source: source.name(),
+        file_hash: file_hash.to_string(),
+        arch_hash: info.arch_hash().to_string(),
+        architecture: info.architecture().name().to_owned(),
+        shapes,
+        warnings: info.warnings().iter().map(ToString::to_string).collect(),
+    })
+}
+
+fn host(threads: u32, features: &CpuFeatures) -> Host {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let cpu = read("/proc/cpuinfo")
+        .lines()
+        .find_map(|l| l.strip_prefix("model name").and_then(|r| r.split_once(':')).map(|(_, v)| v.trim().to_owned()));
+    let memory = read("/proc/meminfo")
+        .lines()
+        .find_map(|l| l.strip_prefix("MemTotal:").and_then(|r| r.split_whitespace().next()?.parse::<u64>().ok()));
+    let kernel = read("/proc/sys/kernel/osrelease");
+    Host {
+        cpu: cpu.unwrap_or_else(|| "unknown".into()),
+        cpus: bitnet_rs::threads::available(),
+        threads,
+        memory_bytes: memory.unwrap_or(0) * 1024,
+        os: format!("{} {}", std::env::consts::OS, kernel.trim()),
+        features: features.present.iter().map(|s| (*s).to_owned()).collect(),
+    }
+}
+
+fn engine(features: &CpuFeatures) -> Engine {
+    Engine {
+        commit: engine_info::ENGINE_COMMIT.into(),
+        llama_cpp_commit: engine_info::LLAMA_CPP_COMMIT.into(),
+        source_hash: format!("sha256:{}", engine_info::SOURCE_DIGEST),
+        compiler: engine_info::COMPILER.into(),
+        flags: engine_info::COMPILER_FLAGS.into(),
+        features: features.compiled.iter().map(|s| (*s).to_owned()).collect(),
+        kernel: "I2_S MAD AVX2, 128 weights in 32 bytes".into(),
+        threading: engine_info::THREADING.into(),
+    }
+}
+
+fn exit(report: &Report) -> Exit {
+    let any = |v: Verdict| report.gates.iter().any(|g| g.verdict == v);
+    if any(Verdict::Fail) || report.self_check.iter().any(|f| !f.caught) {
+        Exit::Fail
+    } else if any(Verdict::Unknown) {
+        Exit::Unknown
+    } else {
+        Exit::Success
+    }
+}

@@ -1,0 +1,161 @@
+//! `harness model`: synthetic models, inspection, recordings.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use clap::{Args, Subcommand};
+
+use super::output::{self, TextOrJson};
+use super::{CliError, interrupt_flag, progress};
+use crate::exit::Exit;
+use crate::gates::{GateInputs, first_light};
+use crate::gates::thresholds::Thresholds;
+use crate::model::atomic_file::AtomicFileError;
+use crate::model::source::ModelSource;
+use crate::model::synth::{PRESETS, SynthError, SynthSpec, write_synth_file};
+
+/// Options of `model`.
+#[derive(Debug, Args)]
+pub(crate) struct ModelArgs {
+    #[command(subcommand)]
+    command: ModelCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ModelCommand {
+    /// Write a model with random ternary weights of a named shape.
+    Synth(SynthArgs),
+    /// Record a model's greedy continuations for gate 0.
+    Record(RecordArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  harness model synth --preset 2b --seed 1 --out m.gguf")]
+struct SynthArgs {
+    /// Shape; --list shows them.
+    #[arg(long, required_unless_present = "list")]
+    preset: Option<String>,
+    /// List the presets and their sizes.
+    #[arg(long)]
+    list: bool,
+    /// Seed of the weights.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// File to write.
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["list", "dry_run"])]
+    out: Option<PathBuf>,
+    /// Replace an existing file.
+    #[arg(long)]
+    force: bool,
+    /// Only say what would be written.
+    #[arg(long)]
+    dry_run: bool,
+    /// Form of the result.
+    #[arg(long, value_enum, default_value_t)]
+    format: TextOrJson,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  harness model record --prompts gates/prompts/first-light.json > gates/prompts/continuations.json")]
+struct RecordArgs {
+    /// GGUF file; without it the embedded model.
+    #[arg(long, value_name = "GGUF")]
+    model: Option<PathBuf>,
+    /// JSON list of prompts.
+    #[arg(long, value_name = "FILE")]
+    prompts: PathBuf,
+    /// Most tokens per continuation.
+    #[arg(long, default_value_t = 64)]
+    max_tokens: usize,
+    /// Compute threads.
+    #[arg(long)]
+    threads: Option<u32>,
+}
+
+pub(crate) fn run(args: ModelArgs) -> Result<Exit, CliError> {
+    match args.command {
+        ModelCommand::Synth(args) => synth(args),
+        ModelCommand::Record(args) => record(args),
+    }
+}
+
+fn synth_error(e: SynthError) -> CliError {
+    match e {
+        SynthError::Cancelled => CliError::Interrupted,
+        SynthError::File(AtomicFileError::Io { .. }) | SynthError::Write(_) => CliError::Failed(e.to_string()),
+        other => CliError::Usage(other.to_string()),
+    }
+}
+
+fn synth(args: SynthArgs) -> Result<Exit, CliError> {
+    if args.list {
+        let mut rows = Vec::new();
+        for preset in &PRESETS {
+            let spec = SynthSpec::preset(preset.name).map_err(synth_error)?;
+            let bytes = spec.plan().map_err(synth_error)?.total_bytes();
+            rows.push((preset, spec.parameters(), bytes));
+        }
+        let text = match args.format {
+            TextOrJson::Json => output::json(
+                &rows
+                    .iter()
+                    .map(|(p, n, b)| serde_json::json!({"preset": p.name, "about": p.about, "parameters": n, "bytes": b}))
+                    .collect::<Vec<_>>(),
+            )?,
+            TextOrJson::Text => rows
+                .iter()
+                .map(|(p, n, b)| format!("{:<6} {:>9.1} M parameters {:>9.1} MB  {}\n", p.name, *n as f64 / 1e6, *b as f64 / 1e6, p.about))
+                .collect(),
+        };
+        output::print(&text)?;
+        return Ok(Exit::Success);
+    }
+    let preset = args.preset.as_deref().unwrap_or_default();
+    let spec = SynthSpec::preset(preset).map_err(synth_error)?;
+    let total = spec.plan().map_err(synth_error)?.total_bytes();
+    let mut written = None;
+    if !args.dry_run
+        && let Some(out) = &args.out
+    {
+        let interrupted = interrupt_flag();
+        let bar = progress::bytes("writing", total);
+        let cancel: &AtomicBool = &interrupted;
+        let n = write_synth_file(&spec, args.seed, out, args.force, &mut |p| bar.set_position(p.written), cancel)
+            .map_err(synth_error)?;
+        bar.finish_and_clear();
+        written = Some(n);
+    }
+    let out = args.out.as_ref().map(|p| p.display().to_string());
+    let text = match args.format {
+        TextOrJson::Json => output::json(&serde_json::json!({
+            "preset": preset, "seed": args.seed, "out": out, "bytes": total,
+            "parameters": spec.parameters(), "written": written.is_some(),
+        }))?,
+        TextOrJson::Text => {
+            let verb = if written.is_some() { "wrote" } else { "would write" };
+            let to = out.map(|o| format!(" to {o}")).unwrap_or_default();
+            format!("{verb} {preset}, seed {}, {:.1} M parameters, {total} bytes{to}\n", args.seed, spec.parameters() as f64 / 1e6)
+        }
+    };
+    output::print(&text)?;
+    Ok(Exit::Success)
+}
+
+fn record(args: RecordArgs) -> Result<Exit, CliError> {
+    let text = std::fs::read_to_string(&args.prompts)
+        .map_err(|e| CliError::Usage(format!("--prompts {}: {e}", args.prompts.display())))?;
+    let prompts: Vec<String> = serde_json::from_str(&text)
+        .map_err(|e| CliError::Refused(format!("--prompts {}: {e}", args.prompts.display())))?;
+    let inputs = GateInputs {
+        model: ModelSource::from_option(args.model),
+        threads: super::gates::threads(args.threads)?,
+        quick: false,
+        reference: None,
+        cases: None,
+        thresholds: Thresholds::embedded().map_err(|e| CliError::Usage(e.to_string()))?,
+    };
+    let recording =
+        first_light::record(&inputs, &prompts, args.max_tokens).map_err(|e| CliError::Failed(e.to_string()))?;
+    output::print(&output::json(&recording)?)?;
+    Ok(Exit::Success)
+}

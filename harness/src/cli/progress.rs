@@ -1,0 +1,26 @@
+//! Progress on stderr; nothing where stderr is no terminal.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// A spinner with a message.
+pub(crate) fn spinner(prefix: &str) -> ProgressBar {
+    let bar = ProgressBar::new_spinner();
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix} {wide_msg} {elapsed}") {
+        bar.set_style(style);
+    }
+    bar.set_prefix(prefix.to_owned());
+    bar.enable_steady_tick(Duration::from_millis(120));
+    bar
+}
+
+/// A bar over bytes.
+pub(crate) fn bytes(prefix: &str, total: u64) -> ProgressBar {
+    let bar = ProgressBar::new(total);
+    if let Ok(style) = ProgressStyle::with_template("{prefix} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}") {
+        bar.set_style(style);
+    }
+    bar.set_prefix(prefix.to_owned());
+    bar
+}

@@ -1,0 +1,44 @@
+//! What runs inside a gate's child process.
+//!
+//! The child writes one JSON document to stdout and progress lines to stderr. It ends when its stdin closes, so
+//! that no gate outlives the runner, however that one ends.
+
+use std::io::Read;
+
+use serde::{Deserialize, Serialize};
+
+use super::{GateId, GateInputs, run_gate, self_check};
+use crate::report::{FaultReport, GateReport};
+
+/// The child's answer.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// A gate's report.
+    Gate(Box<GateReport>),
+    /// Its planted faults.
+    Faults(Vec<FaultReport>),
+}
+
+/// Runs the gate, or plants its faults, and returns the answer.
+pub fn answer(gate: GateId, inputs: &GateInputs, plant: bool) -> Answer {
+    die_with_parent();
+    let say = move |what: &str| eprintln!("{PROGRESS}{what}");
+    if plant {
+        Answer::Faults(self_check(gate, inputs, &mut |what| say(what)))
+    } else {
+        Answer::Gate(Box::new(run_gate(gate, inputs, Box::new(say))))
+    }
+}
+
+/// Starts every progress line, so that the runner can tell it from other output.
+pub const PROGRESS: &str = "\u{1}progress ";
+
+/// Ends this process when its stdin closes.
+pub fn die_with_parent() {
+    std::thread::spawn(|| {
+        let mut sink = [0u8; 64];
+        while std::io::stdin().read(&mut sink).is_ok_and(|n| n > 0) {}
+        std::process::exit(130);
+    });
+}

@@ -1,0 +1,21 @@
+//! A permit, a flag and an operator configuration have no public fields; one permit is one execution.
+use harness::agent::permit::{ExecuteFlag, ExecutePermit, OperatorConfig};
+use harness::agent::vocabulary::Backend;
+
+fn by_hand() -> ExecutePermit {
+    ExecutePermit { backends: vec![Backend::Mock] }
+}
+
+fn flag() -> ExecuteFlag {
+    ExecuteFlag { execute: true }
+}
+
+fn config() -> OperatorConfig {
+    OperatorConfig { enabled: true, backends: vec![Backend::Mock] }
+}
+
+fn spent_twice(permit: ExecutePermit) -> (ExecutePermit, ExecutePermit) {
+    (permit, permit)
+}
+
+fn main() {}
