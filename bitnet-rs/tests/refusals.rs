@@ -4,7 +4,7 @@
 mod models;
 
 use bitnet_rs::state::KvType;
-use bitnet_rs::{Batch, Context, ContextParams, Error, Pos, SamplingParams, Sampler, SeqId, Special, TokenId};
+use bitnet_rs::{Batch, Context, ContextParams, Error, Pos, Sampler, SamplingParams, SeqId, Special, TokenId};
 
 fn context(params: ContextParams) -> Result<Context, Error> {
     Context::new(&models::tiny(), &ContextParams { n_threads: 1, ..params })

@@ -2,9 +2,7 @@
 
 mod models;
 
-use bitnet_rs::{
-    Batch, CancelHandle, Context, ContextParams, Error, Model, ModelParams, Pos, Sampler, SeqId, TokenId,
-};
+use bitnet_rs::{Batch, CancelHandle, Context, ContextParams, Error, Model, ModelParams, Pos, Sampler, SeqId, TokenId};
 use harness::model::synth::{SynthSpec, write_synth_file};
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 

@@ -41,7 +41,8 @@ fn a_json_report_matches_its_schema_and_nothing_else_is_printed() {
 
 #[test]
 fn planted_faults_of_the_kernel_and_the_round_trip_are_caught() {
-    let (code, out, _) = run(&["gates", "--quick", "--self-check", "--only", "1,3a", "--threads", "1", "--format", "json"]);
+    let (code, out, _) =
+        run(&["gates", "--quick", "--self-check", "--only", "1,3a", "--threads", "1", "--format", "json"]);
     let report: Value = serde_json::from_str(&out).unwrap();
     let faults = report["self_check"].as_array().unwrap();
     assert_eq!(faults.len(), 4 + 3);
@@ -129,14 +130,8 @@ fn a_gate_whose_process_dies_is_a_fail_with_the_signal() {
     std::fs::set_permissions(&hangs, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let mut thresholds = Thresholds::embedded().unwrap();
     thresholds.limits.gate_seconds = 1;
-    let inputs = GateInputs {
-        model: ModelSource::Embedded,
-        threads: 1,
-        quick: true,
-        reference: None,
-        cases: None,
-        thresholds,
-    };
+    let inputs =
+        GateInputs { model: ModelSource::Embedded, threads: 1, quick: true, reference: None, cases: None, thresholds };
     for (program, code, named) in [(script, "signal", "SIGABRT"), (hangs, "time-limit", "hang")] {
         let launcher = Launcher { program, interrupted: Default::default() };
         let report = launcher.gate(GateId::Kernel, &inputs, &mut |_| {}).unwrap();
@@ -182,7 +177,8 @@ fn generation_is_reproducible_and_says_when_it_is_incomplete() {
     let grammar = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(grammar.path(), "root ::= \"{\" [a-z]{40} \"}\"\n").unwrap();
     let path = grammar.path().to_str().unwrap();
-    let cut = ["generate", "--prompt", "x", "--grammar", path, "--max-tokens", "3", "--format", "json", "--threads", "1"];
+    let cut =
+        ["generate", "--prompt", "x", "--grammar", path, "--max-tokens", "3", "--format", "json", "--threads", "1"];
     let (code, out, _) = run(&cut);
     let out: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(code, 5, "{out}");

@@ -107,7 +107,9 @@ struct InspectArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  harness cartridge verify devices.safetensors\n\nExit code 4 names every lock field that differs; 1 means that the logits do.")]
+#[command(
+    after_help = "Example:\n  harness cartridge verify devices.safetensors\n\nExit code 4 names every lock field that differs; 1 means that the logits do."
+)]
 struct VerifyArgs {
     #[command(flatten)]
     on: On,
@@ -122,7 +124,9 @@ struct VerifyArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  harness cartridge diff a.safetensors b.safetensors\n\nExit code 1 when they differ.")]
+#[command(
+    after_help = "Example:\n  harness cartridge diff a.safetensors b.safetensors\n\nExit code 1 when they differ."
+)]
 struct DiffArgs {
     /// One file.
     a: PathBuf,
@@ -147,7 +151,9 @@ struct ExportArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  harness cartridge import-blob devices.blob --tokens ids.txt --out devices.safetensors")]
+#[command(
+    after_help = "Example:\n  harness cartridge import-blob devices.blob --tokens ids.txt --out devices.safetensors"
+)]
 struct ImportArgs {
     #[command(flatten)]
     on: On,
@@ -261,7 +267,9 @@ fn create(args: CreateArgs) -> Result<Exit, CliError> {
         }
         (None, Some(path)) => {
             let ids = token_ids(path)?;
-            ids.into_iter().map(|id| model.token(id).map_err(|e| refused("--tokens", path, &e))).collect::<Result<_, _>>()?
+            ids.into_iter()
+                .map(|id| model.token(id).map_err(|e| refused("--tokens", path, &e)))
+                .collect::<Result<_, _>>()?
         }
         (None, None) => return Err(CliError::Usage("give --text or --tokens".into())),
     };
@@ -357,13 +365,20 @@ fn verify(args: VerifyArgs) -> Result<Exit, CliError> {
             })),
         }))?,
         TextOrJson::Text => {
-            let hash = if cartridge.fields().payload_hash.is_some() { "tokens and payload" } else { "tokens (the file states no payload hash)" };
+            let hash = if cartridge.fields().payload_hash.is_some() {
+                "tokens and payload"
+            } else {
+                "tokens (the file states no payload hash)"
+            };
             let last = match &seal {
                 None => "not measured: the file holds cells without a token\n".to_owned(),
                 Some(s) if s.differing == 0 => "bit-equal to prefilling the text\n".to_owned(),
                 Some(s) => format!("{} logits differ, up to {:.2e}, mean KL {:.1e}\n", s.differing, s.max_abs, s.kl),
             };
-            format!("hashes       ok: {hash}\nvalues       ok: finite\nlock         ok: {}\ncontinuation {last}", lock.model_id)
+            format!(
+                "hashes       ok: {hash}\nvalues       ok: finite\nlock         ok: {}\ncontinuation {last}",
+                lock.model_id
+            )
         }
     };
     output::print(&text)?;

@@ -21,7 +21,9 @@ use crate::exit::Exit;
 /// Gate suite, cartridges and agent boundary for ternary (1.58-bit) language models on CPUs.
 #[derive(Debug, Parser)]
 #[command(name = "harness", version, max_term_width = 110)]
-#[command(after_help = "Exit codes: 0 all PASS / done, 1 a FAIL, 2 usage, 3 UNKNOWN, 4 input refused, 5 incomplete, 130 interrupted.\n\nExample:\n  harness gates --format json --out report.json")]
+#[command(
+    after_help = "Exit codes: 0 all PASS / done, 1 a FAIL, 2 usage, 3 UNKNOWN, 4 input refused, 5 incomplete, 130 interrupted.\n\nExample:\n  harness gates --format json --out report.json"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -10,8 +10,8 @@ use clap::{Args, Subcommand};
 use super::output::{self, TextOrJson};
 use super::{CliError, interrupt_flag, progress};
 use crate::exit::Exit;
-use crate::gates::{GateInputs, first_light};
 use crate::gates::thresholds::Thresholds;
+use crate::gates::{GateInputs, first_light};
 use crate::model::atomic_file::AtomicFileError;
 use crate::model::inspect::{self, InspectOptions};
 use crate::model::source::ModelSource;
@@ -61,7 +61,9 @@ struct SynthArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  harness model record --prompts gates/prompts/first-light.json > gates/prompts/continuations.json")]
+#[command(
+    after_help = "Example:\n  harness model record --prompts gates/prompts/first-light.json > gates/prompts/continuations.json"
+)]
 struct RecordArgs {
     /// GGUF file; without it the embedded model.
     #[arg(long, value_name = "GGUF")]
@@ -181,7 +183,11 @@ fn synth(args: SynthArgs) -> Result<Exit, CliError> {
         TextOrJson::Text => {
             let verb = if written.is_some() { "wrote" } else { "would write" };
             let to = out.map(|o| format!(" to {o}")).unwrap_or_default();
-            format!("{verb} {preset}, seed {}, {:.1} M parameters, {total} bytes{to}\n", args.seed, spec.parameters() as f64 / 1e6)
+            format!(
+                "{verb} {preset}, seed {}, {:.1} M parameters, {total} bytes{to}\n",
+                args.seed,
+                spec.parameters() as f64 / 1e6
+            )
         }
     };
     output::print(&text)?;

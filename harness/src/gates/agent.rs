@@ -75,7 +75,13 @@ pub fn self_check(progress: &mut dyn FnMut(&str)) -> Vec<FaultReport> {
                     "{} cases and {} opt-in rows notice ({})",
                     m.cases,
                     m.opt_in_rows.len(),
-                    m.first_cases.iter().map(String::as_str).chain(m.opt_in_rows.iter().copied()).take(3).collect::<Vec<_>>().join(", ")
+                    m.first_cases
+                        .iter()
+                        .map(String::as_str)
+                        .chain(m.opt_in_rows.iter().copied())
+                        .take(3)
+                        .collect::<Vec<_>>()
+                        .join(", ")
                 );
                 fault(GateId::Agent, &format!("rule {:?} off", m.gate), m.caught, evidence)
             })
