@@ -327,9 +327,12 @@ fn adversarial(shapes: &BTreeSet<(usize, usize)>, rec: &mut Recorder) -> Result<
     Ok(())
 }
 
+/// Name of the weight, row length, values of the activations that it is multiplied with.
+type Seen = Vec<(String, usize, Vec<f32>)>;
+
 /// Captures the input of every ternary product.
 struct Activations {
-    seen: Arc<Mutex<Vec<(String, usize, Vec<f32>)>>>,
+    seen: Arc<Mutex<Seen>>,
 }
 
 impl Probe for Activations {

@@ -403,7 +403,7 @@ fn plant(inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Result<Vec<Faul
     let keys = blob.layout().payload(layer, KvTensor::Keys);
     let mut flipped = good.to_vec();
     // The high byte of an f16 in the middle: sign, exponent.
-    let at = keys.start + (keys.len() / 2 & !1) + 1;
+    let at = keys.start + ((keys.len() / 2) & !1) + 1;
     flipped[at] ^= 0x40;
     judge("one byte flipped", &flipped, 0)?;
 
