@@ -1,7 +1,7 @@
 //! Batches: tokens with their positions, sequences and output flags.
 
-use crate::ids::{Pos, SeqId, TokenId};
 use crate::Error;
+use crate::ids::{Pos, SeqId, TokenId};
 
 /// Input of one decode (`llama_batch`). Any number of tokens; the context splits it into micro-batches.
 ///

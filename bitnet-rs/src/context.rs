@@ -102,9 +102,10 @@ impl Context {
                 sys::bn_context_new(model.as_ptr(), native, st)
             })
         });
-        let ptr = made.ok().and_then(NonNull::new).ok_or_else(|| Error::ContextCreate {
-            reason: engine_log::reason(&log),
-        })?;
+        let ptr = made
+            .ok()
+            .and_then(NonNull::new)
+            .ok_or_else(|| Error::ContextCreate { reason: engine_log::reason(&log) })?;
         // SAFETY: plain parameters for 1..=512 threads; the pool is freed in Drop after the context.
         let pool = unsafe {
             let mut pool_params = sys::ggml_threadpool_params_default(checked.n_threads as i32);

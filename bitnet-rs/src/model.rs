@@ -10,8 +10,8 @@ use std::sync::Arc;
 use bitnet_sys as sys;
 
 use crate::gguf::{GgmlType, Limits, ModelFile, ModelInfo};
-use crate::state::LayerGeometry;
 use crate::ids::TokenId;
+use crate::state::LayerGeometry;
 use crate::{Error, backend, engine_log, status};
 
 /// How to load a model.

@@ -87,7 +87,9 @@ impl Sampler {
         params.check()?;
         let mut chain = Vec::new();
         let mut add = |raw: *mut sys::llama_sampler| {
-            NonNull::new(raw).map(|s| chain.push(Native(s))).ok_or_else(|| Error::Sampler("the engine made none".into()))
+            NonNull::new(raw)
+                .map(|s| chain.push(Native(s)))
+                .ok_or_else(|| Error::Sampler("the engine made none".into()))
         };
         // SAFETY: plain numbers, range-checked; each call allocates one sampler.
         unsafe {

@@ -29,7 +29,8 @@ struct Line {
 }
 
 pub(crate) fn run(args: DoctorArgs) -> Result<Exit, CliError> {
-    let lines = [cpu(), kernel(), cores(), stack(), available_memory(), pin(), compiler(), tool("cmake"), tool("ninja")];
+    let lines =
+        [cpu(), kernel(), cores(), stack(), available_memory(), pin(), compiler(), tool("cmake"), tool("ninja")];
     let text = match args.format {
         TextOrJson::Json => output::json(&lines)?,
         TextOrJson::Text => lines
@@ -53,7 +54,8 @@ fn cpu() -> Line {
         topic: "cpu",
         ok: missing.is_empty() && features.present.contains(&"avx2"),
         found: format!("has {}; compiled for {}", features.present.join(" "), features.compiled.join(" ")),
-        advice: (!missing.is_empty()).then(|| format!("missing {}: rebuild with BITNET_MARCH=x86-64-v3", missing.join(" "))),
+        advice: (!missing.is_empty())
+            .then(|| format!("missing {}: rebuild with BITNET_MARCH=x86-64-v3", missing.join(" "))),
     }
 }
 
@@ -81,7 +83,8 @@ fn stack() -> Line {
         topic: "stack",
         ok: bytes >= 1 << 20,
         found: format!("{} KiB per engine thread", bytes / 1024),
-        advice: (bytes < 8 << 20).then(|| "micro-batches are bounded by it; `ulimit -s 8192` allows 512 tokens on the 2B shape".into()),
+        advice: (bytes < 8 << 20)
+            .then(|| "micro-batches are bounded by it; `ulimit -s 8192` allows 512 tokens on the 2B shape".into()),
     }
 }
 
@@ -91,7 +94,9 @@ fn available_memory() -> Line {
         topic: "memory",
         ok: bytes.is_some_and(|b| b > 1 << 30),
         found: bytes.map_or("unknown".into(), |b| format!("{:.1} GiB available", b as f64 / (1u64 << 30) as f64)),
-        advice: bytes.filter(|b| *b < 3 << 30).map(|_| "the 2B model needs about 1.2 GB and 75 KiB per token of context".into()),
+        advice: bytes
+            .filter(|b| *b < 3 << 30)
+            .map(|_| "the 2B model needs about 1.2 GB and 75 KiB per token of context".into()),
     }
 }
 
@@ -106,7 +111,8 @@ fn pin() -> Line {
             &engine_info::SOURCE_DIGEST[..12],
             engine_info::THREADING
         ),
-        advice: (!engine_info::SANITIZE.is_empty()).then(|| format!("built with -fsanitize={}: slow", engine_info::SANITIZE)),
+        advice: (!engine_info::SANITIZE.is_empty())
+            .then(|| format!("built with -fsanitize={}: slow", engine_info::SANITIZE)),
     }
 }
 

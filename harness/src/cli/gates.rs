@@ -19,7 +19,9 @@ use crate::report::{self, Engine, Host, ModelReport, Report, SCHEMA, Verdict};
 
 /// Options of `gates`.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  harness gates\n  harness gates --model BitNet-b1.58-2B-4T.gguf --only 0,3a,3b --format json\n  harness gates --self-check")]
+#[command(
+    after_help = "Examples:\n  harness gates\n  harness gates --model BitNet-b1.58-2B-4T.gguf --only 0,3a,3b --format json\n  harness gates --self-check"
+)]
 pub(crate) struct GatesArgs {
     /// GGUF file to test; without it the embedded model.
     #[arg(long, value_name = "GGUF")]
@@ -186,10 +188,8 @@ fn selected(args: &GatesArgs) -> Result<Vec<GateId>, CliError> {
             .collect::<Result<Vec<_>, _>>()
     };
     let (only, skip) = (parse(&args.only)?, parse(&args.skip)?);
-    let chosen: Vec<GateId> = GateId::ALL
-        .into_iter()
-        .filter(|g| (args.only.is_empty() || only.contains(g)) && !skip.contains(g))
-        .collect();
+    let chosen: Vec<GateId> =
+        GateId::ALL.into_iter().filter(|g| (args.only.is_empty() || only.contains(g)) && !skip.contains(g)).collect();
     if chosen.is_empty() { Err(CliError::Usage("no gate is left to run".into())) } else { Ok(chosen) }
 }
 

@@ -89,7 +89,9 @@ pub(crate) struct ModelOptions {
 
 /// Options of `generate`.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  harness generate --prompt \"The lamp in the kitchen\"\n  harness generate --chat --system \"Devices:\\n- lumo: light, kitchen\" --prompt \"turn on lumo\"\n  harness generate --chat --prompt \"add 2 and 3\" --tools gates/grammars/arithmetic.toml --format json")]
+#[command(
+    after_help = "Examples:\n  harness generate --prompt \"The lamp in the kitchen\"\n  harness generate --chat --system \"Devices:\\n- lumo: light, kitchen\" --prompt \"turn on lumo\"\n  harness generate --chat --prompt \"add 2 and 3\" --tools gates/grammars/arithmetic.toml --format json"
+)]
 pub(crate) struct GenerateArgs {
     #[command(flatten)]
     options: ModelOptions,
@@ -109,10 +111,45 @@ pub(crate) struct GenerateArgs {
 
 /// Options of `chat`.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  harness chat --system \"Devices:\\n- lumo: light, kitchen\"\n\nCtrl-C stops an answer, the second one ends the program; an empty line or end of input ends the conversation.")]
+#[command(
+    after_help = "Example:\n  harness chat --system \"Devices:\\n- lumo: light, kitchen\"\n\nCtrl-C stops an answer, the second one ends the program; an empty line or end of input ends the conversation."
+)]
 pub(crate) struct ChatArgs {
     #[command(flatten)]
     options: ModelOptions,
+}
+
+/// Options of `cartridge mount`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  harness cartridge mount devices.safetensors --prompt \"turn on lumo\"\n  harness cartridge mount devices.safetensors"
+)]
+pub(crate) struct MountArgs {
+    /// The cartridge.
+    file: PathBuf,
+    #[command(flatten)]
+    options: ModelOptions,
+    /// User message; without it a conversation starts.
+    #[arg(long)]
+    prompt: Option<String>,
+    /// The prompt goes on with the cartridge's text as it is, without the chat template.
+    #[arg(long, requires = "prompt")]
+    plain: bool,
+    /// Form of the result.
+    #[arg(long, value_enum, default_value_t)]
+    format: TextOrJson,
+}
+
+/// `harness cartridge mount`.
+pub(crate) fn mount_and_run(args: MountArgs) -> Result<Exit, CliError> {
+    let mut options = args.options;
+    options.cartridge = Some(args.file);
+    match args.prompt {
+        Some(prompt) => {
+            run(GenerateArgs { options, prompt: Some(prompt), file: None, chat: !args.plain, format: args.format })
+        }
+        None => chat(ChatArgs { options }),
+    }
 }
 
 /// Everything that is ready before the first token.
@@ -148,7 +185,11 @@ pub(super) fn engine_error(e: GenerateError) -> CliError {
     use bitnet_rs::Error as E;
     match e {
         GenerateError::Engine(
-            e @ (E::ContextParam { .. } | E::KvType { .. } | E::ContextMemory { .. } | E::Sampler(_) | E::UnsupportedCpu { .. }),
+            e @ (E::ContextParam { .. }
+            | E::KvType { .. }
+            | E::ContextMemory { .. }
+            | E::Sampler(_)
+            | E::UnsupportedCpu { .. }),
         ) => CliError::Usage(e.to_string()),
         GenerateError::EmptyPrompt => CliError::Usage("the prompt is empty".into()),
         GenerateError::NoTemplate => CliError::Usage(e.to_string()),
@@ -168,7 +209,8 @@ fn grammar(options: &ModelOptions) -> Result<(Option<Grammar>, Option<ToolRegist
     if let Some(path) = &options.json_schema {
         let schema: serde_json::Value =
             serde_json::from_str(&read_text("--json-schema", path)?).map_err(|e| refused("--json-schema", path, &e))?;
-        let text = schema_to_gbnf(&schema, &SchemaOptions::default()).map_err(|e| refused("--json-schema", path, &e))?;
+        let text =
+            schema_to_gbnf(&schema, &SchemaOptions::default()).map_err(|e| refused("--json-schema", path, &e))?;
         let g = Grammar::parse(&text, "root", &limits).map_err(|e| refused("--json-schema", path, &e))?;
         return Ok((Some(g), None));
     }
@@ -236,9 +278,8 @@ fn mount(context: &mut Context, path: &Path) -> Result<u32, CliError> {
     cartridge.validate(Level::Full).map_err(|e| refused("--cartridge", path, &e))?;
     let lock = ModelLock::of(context.model(), &mut |_, _| std::ops::ControlFlow::Continue(()))
         .map_err(|e| CliError::Failed(e.to_string()))?;
-    let mounted = cartridge
-        .mount(context, SeqId::ZERO, &lock, Rounding::Exact)
-        .map_err(|e| refused("--cartridge", path, &e))?;
+    let mounted =
+        cartridge.mount(context, SeqId::ZERO, &lock, Rounding::Exact).map_err(|e| refused("--cartridge", path, &e))?;
     Ok(mounted.next_pos)
 }
 
@@ -403,7 +444,11 @@ pub(crate) fn chat(args: ChatArgs) -> Result<Exit, CliError> {
             let _ = std::io::stderr().flush();
         }
         let mut line = String::new();
-        let n = lines.by_ref().take(MAX_PROMPT).read_line(&mut line).map_err(|e| CliError::Refused(format!("stdin: {e}")))?;
+        let n = lines
+            .by_ref()
+            .take(MAX_PROMPT)
+            .read_line(&mut line)
+            .map_err(|e| CliError::Refused(format!("stdin: {e}")))?;
         let line = line.trim();
         if n == 0 || line.is_empty() {
             return Ok(Exit::Success);
@@ -422,7 +467,8 @@ pub(crate) fn chat(args: ChatArgs) -> Result<Exit, CliError> {
                 output::print("\n")?;
                 eprintln!("{}", timings(&session, &out));
                 known = tokens;
-                let held = session.context.next_pos(SeqId::ZERO).map_err(|e| engine_error(e.into()))?.get() - base.get();
+                let held =
+                    session.context.next_pos(SeqId::ZERO).map_err(|e| engine_error(e.into()))?.get() - base.get();
                 known.extend(out.tokens.iter().map(|(id, _)| *id));
                 known.truncate(usize::try_from(held).unwrap_or(0));
                 messages.push(Message::new("assistant", out.text));
@@ -430,7 +476,8 @@ pub(crate) fn chat(args: ChatArgs) -> Result<Exit, CliError> {
             Err(CliError::Usage(e)) => {
                 eprintln!("{e}");
                 messages.pop();
-                let held = session.context.next_pos(SeqId::ZERO).map_err(|e| engine_error(e.into()))?.get() - base.get();
+                let held =
+                    session.context.next_pos(SeqId::ZERO).map_err(|e| engine_error(e.into()))?.get() - base.get();
                 known.truncate(usize::try_from(held).unwrap_or(0));
             }
             Err(e) => return Err(e),

@@ -2,6 +2,8 @@
 //!
 //! Results go to stdout, progress and logs to stderr; `--format json` prints one JSON document and nothing else.
 
+mod agent;
+mod cartridge;
 mod doctor;
 mod gates;
 mod generate;
@@ -19,7 +21,9 @@ use crate::exit::Exit;
 /// Gate suite, cartridges and agent boundary for ternary (1.58-bit) language models on CPUs.
 #[derive(Debug, Parser)]
 #[command(name = "harness", version, max_term_width = 110)]
-#[command(after_help = "Exit codes: 0 all PASS / done, 1 a FAIL, 2 usage, 3 UNKNOWN, 4 input refused, 5 incomplete, 130 interrupted.\n\nExample:\n  harness gates --format json --out report.json")]
+#[command(
+    after_help = "Exit codes: 0 all PASS / done, 1 a FAIL, 2 usage, 3 UNKNOWN, 4 input refused, 5 incomplete, 130 interrupted.\n\nExample:\n  harness gates --format json --out report.json"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -29,6 +33,10 @@ struct Cli {
 enum Command {
     /// Run the gate suite and decide go or no-go.
     Gates(gates::GatesArgs),
+    /// Build, check, mount and compare cartridges.
+    Cartridge(cartridge::CartridgeArgs),
+    /// Turn a sentence into a plan, or refuse it; dry-run unless the operator opted in.
+    Agent(agent::AgentArgs),
     /// Generate one output, free or constrained.
     Generate(generate::GenerateArgs),
     /// Talk to the model.
@@ -104,6 +112,8 @@ pub fn main() -> Exit {
         .try_init();
     let outcome = match cli.command {
         Command::Gates(args) => gates::run(args),
+        Command::Cartridge(args) => cartridge::run(args),
+        Command::Agent(args) => agent::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Chat(args) => generate::chat(args),
         Command::Model(args) => model::run(args),

@@ -1,16 +1,19 @@
 //! `harness model`: synthetic models, inspection, recordings.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
+use bitnet_rs::gguf::{GgufFile, Limits};
 use clap::{Args, Subcommand};
 
 use super::output::{self, TextOrJson};
 use super::{CliError, interrupt_flag, progress};
 use crate::exit::Exit;
-use crate::gates::{GateInputs, first_light};
 use crate::gates::thresholds::Thresholds;
+use crate::gates::{GateInputs, first_light};
 use crate::model::atomic_file::AtomicFileError;
+use crate::model::inspect::{self, InspectOptions};
 use crate::model::source::ModelSource;
 use crate::model::synth::{PRESETS, SynthError, SynthSpec, write_synth_file};
 
@@ -25,6 +28,8 @@ pub(crate) struct ModelArgs {
 enum ModelCommand {
     /// Write a model with random ternary weights of a named shape.
     Synth(SynthArgs),
+    /// What a GGUF file holds, from our own reader.
+    Inspect(InspectArgs),
     /// Record a model's greedy continuations for gate 0.
     Record(RecordArgs),
 }
@@ -56,7 +61,9 @@ struct SynthArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  harness model record --prompts gates/prompts/first-light.json > gates/prompts/continuations.json")]
+#[command(
+    after_help = "Example:\n  harness model record --prompts gates/prompts/first-light.json > gates/prompts/continuations.json"
+)]
 struct RecordArgs {
     /// GGUF file; without it the embedded model.
     #[arg(long, value_name = "GGUF")]
@@ -72,9 +79,51 @@ struct RecordArgs {
     threads: Option<u32>,
 }
 
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  harness model inspect model.gguf --format json")]
+struct InspectArgs {
+    /// The file; without it the embedded model.
+    file: Option<PathBuf>,
+    /// Context to compute memory for, in tokens.
+    #[arg(long)]
+    n_ctx: Option<u32>,
+    /// Also hash all tensors and the file, which reads it twice.
+    #[arg(long)]
+    hash: bool,
+    /// Also list every tensor and key.
+    #[arg(long)]
+    details: bool,
+    /// Form of the result.
+    #[arg(long, value_enum, default_value_t)]
+    format: TextOrJson,
+}
+
+fn inspect(args: InspectArgs) -> Result<Exit, CliError> {
+    let source = ModelSource::from_option(args.file);
+    let path = source.path().map_err(|e| CliError::Failed(e.to_string()))?;
+    let refused = |e: &dyn std::fmt::Display| CliError::Refused(format!("model {}: {e}", source.name()));
+    let file = GgufFile::open(path.as_path(), &Limits::default()).map_err(|e| refused(&e))?;
+    let options =
+        InspectOptions { n_ctx: args.n_ctx, hash_data: args.hash, details: args.details, ..Default::default() };
+    let bar = progress::bytes("hashing", 0);
+    let inspection = inspect::inspect(&file, &options, &mut |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+        ControlFlow::Continue(())
+    });
+    bar.finish_and_clear();
+    let inspection = inspection.map_err(|e| refused(&e))?;
+    output::print(&match args.format {
+        TextOrJson::Json => output::json(&inspection)?,
+        TextOrJson::Text => inspection.text(),
+    })?;
+    Ok(Exit::Success)
+}
+
 pub(crate) fn run(args: ModelArgs) -> Result<Exit, CliError> {
     match args.command {
         ModelCommand::Synth(args) => synth(args),
+        ModelCommand::Inspect(args) => inspect(args),
         ModelCommand::Record(args) => record(args),
     }
 }
@@ -134,7 +183,11 @@ fn synth(args: SynthArgs) -> Result<Exit, CliError> {
         TextOrJson::Text => {
             let verb = if written.is_some() { "wrote" } else { "would write" };
             let to = out.map(|o| format!(" to {o}")).unwrap_or_default();
-            format!("{verb} {preset}, seed {}, {:.1} M parameters, {total} bytes{to}\n", args.seed, spec.parameters() as f64 / 1e6)
+            format!(
+                "{verb} {preset}, seed {}, {:.1} M parameters, {total} bytes{to}\n",
+                args.seed,
+                spec.parameters() as f64 / 1e6
+            )
         }
     };
     output::print(&text)?;

@@ -188,7 +188,12 @@ pub fn run(inputs: &GateInputs, rec: &mut Recorder) -> Result<(), GateError> {
     let rewritten = Cartridge::from_bytes(rewritten)?;
     rec.plan(1);
     rec.check(!rewritten.holds_blob(), || {
-        finding(Severity::Failure, "rewrite-blind", "the foreign library left the order as it was: nothing was tested", [])
+        finding(
+            Severity::Failure,
+            "rewrite-blind",
+            "the foreign library left the order as it was: nothing was tested",
+            [],
+        )
     });
     let head_major = Cartridge::open(&head_major)?;
     let mut mounted = Vec::new();
@@ -217,8 +222,17 @@ fn departure(what: &str, outcome: &Outcome, model: &Model, prefix: usize) -> cra
     finding(
         Severity::Failure,
         "mounted-differs",
-        format!("{what}: {} logits differ, first at position {}, up to {:.3e}", outcome.differing, prefix + first / n_vocab, outcome.max_abs),
-        [("position", json!(prefix + first / n_vocab)), ("logit", json!(first % n_vocab)), ("max_abs", json!(outcome.max_abs))],
+        format!(
+            "{what}: {} logits differ, first at position {}, up to {:.3e}",
+            outcome.differing,
+            prefix + first / n_vocab,
+            outcome.max_abs
+        ),
+        [
+            ("position", json!(prefix + first / n_vocab)),
+            ("logit", json!(first % n_vocab)),
+            ("max_abs", json!(outcome.max_abs)),
+        ],
     )
 }
 
@@ -266,7 +280,12 @@ fn refusals(native: &Cartridge, lock: &ModelLock, rec: &mut Recorder) {
         rec.plan(1);
         let named = native.lock_check(&changed).err().is_some_and(|m| m.iter().any(|m| m.field == field));
         rec.check(named, || {
-            finding(Severity::Failure, "lock", format!("a cartridge of another {field} is not refused by that name"), [])
+            finding(
+                Severity::Failure,
+                "lock",
+                format!("a cartridge of another {field} is not refused by that name"),
+                [],
+            )
         });
     }
 }
@@ -308,14 +327,20 @@ fn foreign(model: &Model, inputs: &GateInputs, lock: &ModelLock, rec: &mut Recor
     rec.metric("foreign_kl_to_engine", mean);
     rec.plan(2);
     rec.check(mean <= t.max_kl_foreign, || {
-        let message = format!("KV from transformers: mean KL to the engine's own prefill is {mean:.2e}, at most {:.0e} is allowed", t.max_kl_foreign);
+        let message = format!(
+            "KV from transformers: mean KL to the engine's own prefill is {mean:.2e}, at most {:.0e} is allowed",
+            t.max_kl_foreign
+        );
         finding(Severity::Failure, "foreign-engine", message, [("kl", json!(mean))])
     });
     let theirs = foreign_logits()?;
     let kl = likelihood::kl_divergence(&theirs, &mounted[..n_vocab]);
     rec.metric("foreign_kl_to_transformers", kl);
     rec.check(theirs.len() == n_vocab && kl <= t.max_kl_foreign, || {
-        let message = format!("KV from transformers: KL to its own prediction is {kl:.2e}, at most {:.0e} is allowed", t.max_kl_foreign);
+        let message = format!(
+            "KV from transformers: KL to its own prediction is {kl:.2e}, at most {:.0e} is allowed",
+            t.max_kl_foreign
+        );
         finding(Severity::Failure, "foreign-transformers", message, [("kl", json!(kl))])
     });
     rec.say(format!("KV from transformers: KL {mean:.1e} to the engine's prefill, {kl:.1e} to transformers"));
@@ -381,7 +406,8 @@ impl Draft {
             .map(|(name, dtype, shape, bytes)| Ok((name.clone(), TensorView::new(*dtype, shape.clone(), bytes)?)))
             .collect::<Result<Vec<_>, safetensors::SafeTensorError>>()
             .map_err(|e| GateError::Other(e.to_string()))?;
-        let bytes = safetensors::serialize(views, Some(self.metadata.clone())).map_err(|e| GateError::Other(e.to_string()))?;
+        let bytes =
+            safetensors::serialize(views, Some(self.metadata.clone())).map_err(|e| GateError::Other(e.to_string()))?;
         Ok(Cartridge::from_bytes(bytes)?)
     }
 

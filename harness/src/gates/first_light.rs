@@ -180,7 +180,11 @@ fn coherence(
         rec.say(format!("{:.1} % of {compared} tokens as recorded", share * 100.0));
         rec.plan(1);
         rec.check(share >= t.min_token_match, || {
-            let message = format!("{:.1} % of the tokens equal the recording, {:.0} % are needed", share * 100.0, t.min_token_match * 100.0);
+            let message = format!(
+                "{:.1} % of the tokens equal the recording, {:.0} % are needed",
+                share * 100.0,
+                t.min_token_match * 100.0
+            );
             finding(Severity::Failure, "not-as-recorded", message, [("token_match", json!(share))])
         });
     }

@@ -121,7 +121,10 @@ fn mismatch(what: &str, case: &Case, columns: usize, threads: u32, at: usize, ex
     finding(
         Severity::Failure,
         "kernel-mismatch",
-        format!("{what}: K = {}, N = {}, {columns} columns, {threads} threads: result {at} is {found}, expected {expected}", case.k, case.n),
+        format!(
+            "{what}: K = {}, N = {}, {columns} columns, {threads} threads: result {at} is {found}, expected {expected}",
+            case.k, case.n
+        ),
         [
             ("entry_point", json!(what)),
             ("k", json!(case.k)),
@@ -141,7 +144,14 @@ fn differs(expected: impl Iterator<Item = i64>, found: &[f32]) -> Option<(usize,
     expected.zip(found).enumerate().find(|(_, (e, f))| **f as i64 != *e).map(|(i, (e, f))| (i, e, *f))
 }
 
-fn sums(what: &str, case: &Case, columns: usize, expected: impl Iterator<Item = i64>, found: &[f32], rec: &mut Recorder) {
+fn sums(
+    what: &str,
+    case: &Case,
+    columns: usize,
+    expected: impl Iterator<Item = i64>,
+    found: &[f32],
+    rec: &mut Recorder,
+) {
     rec.plan(1);
     let first = differs(expected, found);
     rec.check(first.is_none(), || {
@@ -208,7 +218,14 @@ fn entry_points(case: &Case, packed: &[u8], rec: &mut Recorder) -> Result<(), Ga
 }
 
 /// The whole `ggml_mul_mat`.
-fn product(case: &Case, packed: &[u8], scale: f32, columns: usize, threads: u32, rec: &mut Recorder) -> Result<(), GateError> {
+fn product(
+    case: &Case,
+    packed: &[u8],
+    scale: f32,
+    columns: usize,
+    threads: u32,
+    rec: &mut Recorder,
+) -> Result<(), GateError> {
     rec.plan(1);
     let found = kernels::mul_mat(packed, scale, case.n, case.k, &case.activations[..columns * case.k], threads)?;
     let first = found.iter().zip(&case.finished).position(|(f, e)| f.to_bits() != e.to_bits());
@@ -234,7 +251,10 @@ fn layout(rec: &mut Recorder) -> Result<(), GateError> {
         finding(Severity::Failure, "layout", message, [("block", json!(config.block)), ("sum", json!(found))])
     });
     rec.metric("packing", "128 weights in 32 bytes");
-    rec.metric("gemm_config", format!("{} rows, {} columns, {} at once", config.row_block, config.col_block, config.parallel));
+    rec.metric(
+        "gemm_config",
+        format!("{} rows, {} columns, {} at once", config.row_block, config.col_block, config.parallel),
+    );
     Ok(())
 }
 
@@ -367,7 +387,10 @@ fn headroom(inputs: &GateInputs, path: &std::path::Path, rec: &mut Recorder) -> 
             finding(
                 Severity::Failure,
                 "lane-wrap-on-model",
-                format!("{name}: {} of {} lane sums leave 16 bits on real activations", measured.wrapped, measured.lanes),
+                format!(
+                    "{name}: {} of {} lane sums leave 16 bits on real activations",
+                    measured.wrapped, measured.lanes
+                ),
                 [
                     ("tensor", json!(name)),
                     ("token", json!(measured.at.token)),

@@ -12,6 +12,7 @@
 //!
 //! [`runner`] runs each in a child process with a time limit; thresholds are data ([`thresholds`]).
 
+pub mod agent;
 pub mod bridge;
 pub mod child;
 pub mod first_light;
@@ -42,11 +43,14 @@ pub enum GateId {
     RoundTrip,
     /// 3b.
     Bridge,
+    /// 5.
+    Agent,
 }
 
 impl GateId {
     /// In the order in which they run.
-    pub const ALL: [Self; 5] = [Self::FirstLight, Self::Kernel, Self::Model, Self::RoundTrip, Self::Bridge];
+    pub const ALL: [Self; 6] =
+        [Self::FirstLight, Self::Kernel, Self::Model, Self::RoundTrip, Self::Bridge, Self::Agent];
 
     /// As users name it.
     pub fn id(self) -> &'static str {
@@ -56,6 +60,7 @@ impl GateId {
             Self::Model => "2",
             Self::RoundTrip => "3a",
             Self::Bridge => "3b",
+            Self::Agent => "5",
         }
     }
 
@@ -67,6 +72,7 @@ impl GateId {
             Self::Model => "model logits",
             Self::RoundTrip => "native state round trip",
             Self::Bridge => "external bridge",
+            Self::Agent => "agent boundary",
         }
     }
 
@@ -82,6 +88,7 @@ impl GateId {
             Self::Model => logits::run(inputs, rec, &logits::Fault::None),
             Self::RoundTrip => round_trip::run(inputs, rec),
             Self::Bridge => bridge::run(inputs, rec),
+            Self::Agent => agent::run(inputs, rec),
         }
     }
 
@@ -92,6 +99,7 @@ impl GateId {
             Self::Model => logits::self_check(inputs, progress),
             Self::RoundTrip => round_trip::self_check(inputs, progress),
             Self::Bridge => bridge::self_check(inputs, progress),
+            Self::Agent => agent::self_check(progress),
         }
     }
 }

@@ -226,7 +226,12 @@ pub fn run(inputs: &GateInputs, rec: &mut Recorder) -> Result<(), GateError> {
         let mut context = restored(&model, case, &texts, &live.state.blob())?;
         let recaptured = context.save(MAIN)?;
         rec.check(recaptured.as_bytes() == live.state.as_bytes(), || {
-            finding(Severity::Failure, "recapture", format!("a restored sequence is saved as other bytes ({})", case.name()), [])
+            finding(
+                Severity::Failure,
+                "recapture",
+                format!("a restored sequence is saved as other bytes ({})", case.name()),
+                [],
+            )
         });
         let found = go_on(&mut context, MAIN, &texts.rest, 0)?;
         let d = difference(&live.logits, &found);
@@ -247,7 +252,8 @@ pub fn run(inputs: &GateInputs, rec: &mut Recorder) -> Result<(), GateError> {
         let d = difference(&live.logits, &shifted);
         least_shift = least_shift.min(d.as_ref().map_or(0.0, |d| d.max_abs));
         rec.check(d.is_some(), || {
-            let message = format!("decoding one position further on changes nothing ({}): this comparison is blind", case.name());
+            let message =
+                format!("decoding one position further on changes nothing ({}): this comparison is blind", case.name());
             finding(Severity::Failure, "control-blind", message, [])
         });
 
@@ -358,9 +364,8 @@ fn refused(what: &str, named: &str, outcome: Result<(), Error>, rec: &mut Record
 /// Plants faults into a captured state; each must show as a difference of logits.
 pub fn self_check(inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Vec<FaultReport> {
     let names = ["position + 1", "one byte flipped", "V not transposed"];
-    plant(inputs, progress).unwrap_or_else(|e| {
-        names.iter().map(|n| fault(GateId::RoundTrip, n, false, e.to_string())).collect()
-    })
+    plant(inputs, progress)
+        .unwrap_or_else(|e| names.iter().map(|n| fault(GateId::RoundTrip, n, false, e.to_string())).collect())
 }
 
 fn plant(inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Result<Vec<FaultReport>, GateError> {

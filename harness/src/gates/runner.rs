@@ -50,7 +50,12 @@ impl Launcher {
     ///
     /// # Errors
     /// [`RunnerError`].
-    pub fn gate(&self, gate: GateId, inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Result<GateReport, RunnerError> {
+    pub fn gate(
+        &self,
+        gate: GateId,
+        inputs: &GateInputs,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<GateReport, RunnerError> {
         let started = Instant::now();
         let (ending, output, tail) = self.run(gate, inputs, false, progress)?;
         if let Some(Answer::Gate(report)) = parse(&output) {
@@ -180,7 +185,11 @@ fn parse(output: &str) -> Option<Answer> {
     serde_json::from_str(output).ok()
 }
 
-fn describe(ending: &Ending, inputs: &GateInputs, tail: &[String]) -> (&'static str, String, [(&'static str, Value); 1]) {
+fn describe(
+    ending: &Ending,
+    inputs: &GateInputs,
+    tail: &[String],
+) -> (&'static str, String, [(&'static str, Value); 1]) {
     let data = [("stderr", Value::from(tail.to_vec()))];
     match ending {
         Ending::TimedOut => {

@@ -1,7 +1,9 @@
 //! The generator: an iterator of events over a context that it borrows.
 
 use bitnet_rs::grammar::{Grammar, GrammarState, TokenTrie};
-use bitnet_rs::{Batch, Constraint, Context, Error, Sampler, SamplingParams, SeqId, TextStream, TokenId, vocabulary_trie};
+use bitnet_rs::{
+    Batch, Constraint, Context, Error, Sampler, SamplingParams, SeqId, TextStream, TokenId, vocabulary_trie,
+};
 
 use super::GenerateError;
 

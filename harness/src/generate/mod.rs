@@ -17,9 +17,11 @@
 //! # }
 //! ```
 
+mod candidate_source;
 mod generator;
 mod template;
 
+pub use candidate_source::{CANDIDATE_SCHEMA, EngineSource};
 pub use generator::{Ending, Event, Generator, GeneratorParams};
 pub use template::{ChatTemplate, Message};
 

@@ -69,7 +69,12 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// [`GenerateError::Template`] with the template's own refusal (`raise_exception`) where it has one.
-    pub fn render(&self, model: &Model, messages: &[Message], add_generation_prompt: bool) -> Result<String, GenerateError> {
+    pub fn render(
+        &self,
+        model: &Model,
+        messages: &[Message],
+        add_generation_prompt: bool,
+    ) -> Result<String, GenerateError> {
         let piece = |token: Option<TokenId>| {
             token.and_then(|t| model.token_bytes(t, true).ok()).map(|b| String::from_utf8_lossy(&b).into_owned())
         };

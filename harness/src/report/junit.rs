@@ -34,7 +34,11 @@ pub fn junit(report: &Report) -> String {
 
 fn case(out: &mut String, gate: &GateReport) {
     let name = escape(&format!("gate {} {}", gate.id, gate.title));
-    let _ = write!(out, "  <testcase classname=\"gates\" name=\"{name}\" time=\"{:.3}\">", gate.duration_ms as f64 / 1000.0);
+    let _ = write!(
+        out,
+        "  <testcase classname=\"gates\" name=\"{name}\" time=\"{:.3}\">",
+        gate.duration_ms as f64 / 1000.0
+    );
     match gate.verdict {
         Verdict::Pass => {}
         Verdict::Unknown => {

@@ -10,7 +10,8 @@ pub fn markdown(report: &Report) -> String {
     let _ = writeln!(out, "**P0: {}** — {}\n", report.p0.decision.name(), cell(&report.p0.reason));
     let model = report.model.as_ref().map_or("could not be read".to_owned(), |m| format!("{} ({})", m.name, m.source));
     let _ = writeln!(out, "- Model: {}", cell(&model));
-    let _ = writeln!(out, "- Host: {}, {} threads, {}", cell(&report.host.cpu), report.host.threads, cell(&report.host.os));
+    let _ =
+        writeln!(out, "- Host: {}, {} threads, {}", cell(&report.host.cpu), report.host.threads, cell(&report.host.os));
     let _ = writeln!(
         out,
         "- Engine: bitnet.cpp `{}`, {}, `{}`\n",

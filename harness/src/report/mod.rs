@@ -251,7 +251,8 @@ pub const P0_GATES: [&str; 5] = ["0", "1", "2", "3a", "3b"];
 /// Decides from the gates that were run.
 pub fn decide(gates: &[GateReport]) -> P0 {
     let verdict = |id: &str| gates.iter().find(|g| g.id == id).map(|g| g.verdict);
-    let with = |wanted: Option<Verdict>| P0_GATES.iter().filter(|id| verdict(id) == wanted).copied().collect::<Vec<_>>();
+    let with =
+        |wanted: Option<Verdict>| P0_GATES.iter().filter(|id| verdict(id) == wanted).copied().collect::<Vec<_>>();
     let failed = with(Some(Verdict::Fail));
     if !failed.is_empty() {
         return P0 { decision: Decision::NoGo, reason: format!("gate {} failed", failed.join(", ")) };

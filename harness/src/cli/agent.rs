@@ -1,0 +1,54 @@
+//! `harness agent`: the boundary, with rules alone or with a model that proposes.
+
+use std::io::{BufReader, stderr, stdin, stdout};
+use std::path::PathBuf;
+
+use bitnet_rs::{ContextParams, Model, ModelParams};
+use clap::Args;
+
+use super::CliError;
+use crate::agent::cli::{self as agent_cli, AgentCliError, AgentStatus, Terminal};
+use crate::agent::source::{CandidateSource, RuleSource};
+use crate::exit::Exit;
+use crate::generate::EngineSource;
+use crate::model::source::ModelSource;
+
+/// Options of `agent`.
+#[derive(Debug, Args)]
+pub(crate) struct AgentArgs {
+    /// GGUF file of the model that proposes; without it the embedded model.
+    #[arg(long, value_name = "GGUF", conflicts_with = "rules_only")]
+    model: Option<PathBuf>,
+    /// No model: only the rule parser proposes.
+    #[arg(long)]
+    rules_only: bool,
+    #[command(flatten)]
+    agent: agent_cli::AgentArgs,
+}
+
+pub(crate) fn run(args: AgentArgs) -> Result<Exit, CliError> {
+    let mut keep = None;
+    let source: Box<dyn CandidateSource> = if args.rules_only || args.agent.command.is_some() {
+        Box::new(RuleSource)
+    } else {
+        let source = ModelSource::from_option(args.model);
+        let path = source.path().map_err(|e| CliError::Failed(e.to_string()))?;
+        let model = Model::load(path.as_path(), ModelParams::default())
+            .map_err(|e| CliError::Refused(format!("model {}: {e}", source.name())))?;
+        keep = Some(path);
+        let params = ContextParams { n_ctx: 512, ..Default::default() };
+        Box::new(EngineSource::new(&model, &params).map_err(super::generate::engine_error)?)
+    };
+    let (mut input, mut out, mut err) = (BufReader::new(stdin()), stdout(), stderr());
+    let mut terminal = Terminal { stdin: &mut input, stdout: &mut out, stderr: &mut err };
+    let status = agent_cli::run(&args.agent, source, &mut terminal);
+    drop(keep);
+    match status {
+        Ok(AgentStatus::Done) => Ok(Exit::Success),
+        Ok(AgentStatus::Differs) => Ok(Exit::Fail),
+        Ok(AgentStatus::Refused) => Ok(Exit::Refused),
+        Err(e @ (AgentCliError::Usage(_) | AgentCliError::Permit(_))) => Err(CliError::Usage(e.to_string())),
+        Err(e @ (AgentCliError::Registry(_) | AgentCliError::Policy(_))) => Err(CliError::Refused(e.to_string())),
+        Err(e) => Err(CliError::Failed(e.to_string())),
+    }
+}

@@ -1,0 +1,504 @@
+//! `harness cartridge`: build, look at, check, mount and compare cartridges.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use bitnet_rs::state::{KvType, StateBlob};
+use bitnet_rs::{Batch, Context, ContextParams, Model, ModelParams, Pos, SeqId, Special, TokenId};
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use super::generate::{read_text, refused};
+use super::output::{self, TextOrJson};
+use super::{CliError, progress};
+use crate::cartridge::{
+    Cartridge, CartridgeError, Inspection, Level, ModelLock, Overwrite, Provenance, Rounding, diff, write_native,
+};
+use crate::exit::Exit;
+use crate::generate::{ChatTemplate, Message};
+use crate::model::source::{ModelPath, ModelSource};
+
+/// Tokens of the continuation that `verify` compares.
+const SEAL_TOKENS: usize = 8;
+
+/// Options of `cartridge`.
+#[derive(Debug, Args)]
+pub(crate) struct CartridgeArgs {
+    #[command(subcommand)]
+    command: CartridgeCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum CartridgeCommand {
+    /// Prefill a text once and keep its keys and values.
+    Create(CreateArgs),
+    /// What is in a file.
+    Inspect(InspectArgs),
+    /// Hashes, lock, and the same logits as the text itself.
+    Verify(VerifyArgs),
+    /// Generate behind a mounted cartridge (the same as generate --cartridge).
+    Mount(super::generate::MountArgs),
+    /// Compare two files.
+    Diff(DiffArgs),
+    /// Write the engine's state blob that a native file holds.
+    ExportBlob(ExportArgs),
+    /// Make a cartridge from a state blob and its tokens.
+    ImportBlob(ImportArgs),
+}
+
+#[derive(Debug, Args)]
+struct On {
+    /// GGUF file; without it the embedded model.
+    #[arg(long, value_name = "GGUF")]
+    model: Option<PathBuf>,
+    /// Compute threads.
+    #[arg(long, value_name = "N")]
+    threads: Option<u32>,
+    /// Flash attention, which decides how values lie in a native file.
+    #[arg(long)]
+    flash_attn: bool,
+    /// Type of the keys (f16, f32, q8_0, …).
+    #[arg(long, default_value = "f16")]
+    type_k: KvType,
+    /// Type of the values; other than f16 needs flash attention.
+    #[arg(long, default_value = "f16")]
+    type_v: KvType,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  harness cartridge create --text devices.txt --system --out devices.safetensors")]
+struct CreateArgs {
+    #[command(flatten)]
+    on: On,
+    /// File with the text.
+    #[arg(long, value_name = "FILE", required_unless_present = "tokens", conflicts_with = "tokens")]
+    text: Option<PathBuf>,
+    /// File with token ids, separated by spaces, commas or lines, used as they are.
+    #[arg(long, value_name = "FILE")]
+    tokens: Option<PathBuf>,
+    /// The text is the system message of a conversation: the chat template goes around it.
+    #[arg(long, conflicts_with = "tokens")]
+    system: bool,
+    /// Keep only the first P tokens.
+    #[arg(long, value_name = "P")]
+    max_tokens: Option<usize>,
+    /// File to write.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Title for people.
+    #[arg(long)]
+    title: Option<String>,
+    /// Replace an existing file.
+    #[arg(long)]
+    force: bool,
+    /// Form of the result.
+    #[arg(long, value_enum, default_value_t)]
+    format: TextOrJson,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  harness cartridge inspect devices.safetensors")]
+struct InspectArgs {
+    /// The file.
+    file: PathBuf,
+    /// Form of the result.
+    #[arg(long, value_enum, default_value_t)]
+    format: TextOrJson,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  harness cartridge verify devices.safetensors\n\nExit code 4 names every lock field that differs; 1 means that the logits do."
+)]
+struct VerifyArgs {
+    #[command(flatten)]
+    on: On,
+    /// The file.
+    file: PathBuf,
+    /// Round values that the context's types cannot hold exactly.
+    #[arg(long)]
+    round: bool,
+    /// Form of the result.
+    #[arg(long, value_enum, default_value_t)]
+    format: TextOrJson,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  harness cartridge diff a.safetensors b.safetensors\n\nExit code 1 when they differ."
+)]
+struct DiffArgs {
+    /// One file.
+    a: PathBuf,
+    /// The other.
+    b: PathBuf,
+    /// Form of the result.
+    #[arg(long, value_enum, default_value_t)]
+    format: TextOrJson,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  harness cartridge export-blob devices.safetensors --out devices.blob")]
+struct ExportArgs {
+    /// The file.
+    file: PathBuf,
+    /// File to write.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Replace an existing file.
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  harness cartridge import-blob devices.blob --tokens ids.txt --out devices.safetensors"
+)]
+struct ImportArgs {
+    #[command(flatten)]
+    on: On,
+    /// The blob, as llama_state_seq_get_data writes it.
+    file: PathBuf,
+    /// File with the token ids of its cells.
+    #[arg(long, value_name = "FILE")]
+    tokens: PathBuf,
+    /// File to write.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Replace an existing file.
+    #[arg(long)]
+    force: bool,
+}
+
+pub(crate) fn run(args: CartridgeArgs) -> Result<Exit, CliError> {
+    match args.command {
+        CartridgeCommand::Create(args) => create(args),
+        CartridgeCommand::Inspect(args) => inspect(args),
+        CartridgeCommand::Verify(args) => verify(args),
+        CartridgeCommand::Mount(args) => super::generate::mount_and_run(args),
+        CartridgeCommand::Diff(args) => difference(args),
+        CartridgeCommand::ExportBlob(args) => export(args),
+        CartridgeCommand::ImportBlob(args) => import(args),
+    }
+}
+
+fn overwrite(force: bool) -> Overwrite {
+    if force { Overwrite::Replace } else { Overwrite::Refuse }
+}
+
+fn cartridge_error(path: &Path, e: CartridgeError) -> CliError {
+    match e {
+        CartridgeError::Exists(_) => CliError::Usage(e.to_string()),
+        CartridgeError::Io { .. } => CliError::Failed(e.to_string()),
+        CartridgeError::Engine(e) => CliError::Failed(e.to_string()),
+        other => refused("cartridge", path, &other),
+    }
+}
+
+fn open(path: &Path) -> Result<Cartridge, CliError> {
+    Cartridge::open(path).map_err(|e| match e {
+        CartridgeError::Io { .. } if !path.exists() => CliError::Usage(e.to_string()),
+        e => refused("cartridge", path, &e),
+    })
+}
+
+struct Loaded {
+    model: Model,
+    _path: ModelPath,
+}
+
+fn load(on: &On) -> Result<Loaded, CliError> {
+    let source = ModelSource::from_option(on.model.clone());
+    let path = source.path().map_err(|e| CliError::Failed(format!("model {}: {e}", source.name())))?;
+    let model = Model::load(path.as_path(), ModelParams::default())
+        .map_err(|e| CliError::Refused(format!("model {}: {e}", source.name())))?;
+    Ok(Loaded { model, _path: path })
+}
+
+fn lock(model: &Model) -> Result<ModelLock, CliError> {
+    let bar = progress::bytes("hashing the model", 0);
+    let lock = ModelLock::of(model, &mut |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+        ControlFlow::Continue(())
+    });
+    bar.finish_and_clear();
+    lock.map_err(|e| CliError::Failed(e.to_string()))
+}
+
+fn context(model: &Model, on: &On, n_ctx: usize) -> Result<Context, CliError> {
+    let params = ContextParams {
+        n_ctx: u32::try_from(n_ctx).unwrap_or(u32::MAX),
+        n_threads: super::gates::threads(on.threads)?,
+        flash_attn: on.flash_attn,
+        type_k: on.type_k,
+        type_v: on.type_v,
+        ..Default::default()
+    };
+    Context::new(model, &params).map_err(|e| CliError::Usage(e.to_string()))
+}
+
+fn token_ids(path: &Path) -> Result<Vec<i32>, CliError> {
+    read_text("--tokens", path)?
+        .split(|c: char| c.is_whitespace() || c == ',')
+        .filter(|w| !w.is_empty())
+        .map(|w| w.parse().map_err(|e| refused("--tokens", path, &format!("{w:?}: {e}"))))
+        .collect()
+}
+
+fn create(args: CreateArgs) -> Result<Exit, CliError> {
+    if !args.force && args.out.symlink_metadata().is_ok() {
+        return Err(CliError::Usage(format!("{} exists; give --force to replace it", args.out.display())));
+    }
+    let loaded = load(&args.on)?;
+    let model = &loaded.model;
+    let failed = |e: bitnet_rs::Error| CliError::Failed(e.to_string());
+    let mut tokens: Vec<TokenId> = match (&args.text, &args.tokens) {
+        (Some(path), _) => {
+            let text = read_text("--text", path)?;
+            if args.system {
+                let template = ChatTemplate::of_model(model).map_err(super::generate::engine_error)?;
+                template
+                    .tokens(model, &[Message::new("system", text.trim_end())], false)
+                    .map_err(super::generate::engine_error)?
+            } else {
+                model.tokenize(&text, Special::ContentWithBos).map_err(failed)?
+            }
+        }
+        (None, Some(path)) => {
+            let ids = token_ids(path)?;
+            ids.into_iter()
+                .map(|id| model.token(id).map_err(|e| refused("--tokens", path, &e)))
+                .collect::<Result<_, _>>()?
+        }
+        (None, None) => return Err(CliError::Usage("give --text or --tokens".into())),
+    };
+    tokens.truncate(args.max_tokens.unwrap_or(usize::MAX));
+    if tokens.is_empty() {
+        return Err(CliError::Usage("the text is empty".into()));
+    }
+    let n_ctx_train = model.info().hyperparameters().n_ctx_train as usize;
+    if tokens.len() > n_ctx_train {
+        return Err(CliError::Usage(format!(
+            "{} tokens do not fit the model's context of {n_ctx_train}; --max-tokens cuts them",
+            tokens.len()
+        )));
+    }
+    let mut context = context(model, &args.on, tokens.len())?;
+    let bar = progress::spinner(&format!("prefilling {} tokens", tokens.len()));
+    context.decode(&Batch::prompt(&tokens, Pos::ZERO, SeqId::ZERO).map_err(failed)?).map_err(failed)?;
+    let state = context.save(SeqId::ZERO).map_err(failed)?;
+    bar.finish_and_clear();
+    // The engine's memory is not needed any more while the file is written.
+    drop(context);
+    let lock = lock(model)?;
+    let ids: Vec<i32> = tokens.iter().map(|t| t.get()).collect();
+    let source = args.text.as_ref().or(args.tokens.as_ref()).and_then(|p| p.file_name());
+    let provenance = Provenance {
+        title: args.title.clone(),
+        source: source.map(|s| s.to_string_lossy().into_owned()),
+        ..Default::default()
+    };
+    write_native(&args.out, &state.blob(), &ids, &lock, &provenance, overwrite(args.force))
+        .map_err(|e| cartridge_error(&args.out, e))?;
+    let bytes = std::fs::metadata(&args.out).map(|m| m.len()).unwrap_or(0);
+    let text = match args.format {
+        TextOrJson::Json => output::json(&json!({"out": args.out, "n_tokens": ids.len(), "bytes": bytes}))?,
+        TextOrJson::Text => format!("wrote {} tokens, {bytes} bytes, to {}\n", ids.len(), args.out.display()),
+    };
+    output::print(&text)?;
+    Ok(Exit::Success)
+}
+
+fn inspect(args: InspectArgs) -> Result<Exit, CliError> {
+    let cartridge = open(&args.file)?;
+    let inspection = Inspection::of(&cartridge, true);
+    let text = match args.format {
+        TextOrJson::Json => output::json(&inspection)?,
+        TextOrJson::Text => {
+            let i = &inspection;
+            let mut text = format!(
+                "{} · {} layout\ntokens     {} at positions {} to {}\nshape      {} layers × {} KV heads × {}\nsize       {} bytes, {} per token{}\n",
+                args.file.display(),
+                i.layout,
+                i.n_tokens,
+                i.first_pos,
+                i.next_pos - 1,
+                i.n_layer,
+                i.n_head_kv,
+                i.head_dim_k,
+                i.file_bytes,
+                i.bytes_per_token,
+                if i.mounts_without_copy { ", mounts without a copy" } else { "" },
+            );
+            if let Some((k, v)) = i.norm_picture() {
+                text.push_str(&format!("norms      K {k}\n           V {v}\n"));
+            }
+            for (key, value) in &i.metadata {
+                let value: String = value.chars().flat_map(|c| c.escape_debug()).take(200).collect();
+                text.push_str(&format!("  {key:<20} {value}\n"));
+            }
+            text
+        }
+    };
+    output::print(&text)?;
+    Ok(Exit::Success)
+}
+
+fn verify(args: VerifyArgs) -> Result<Exit, CliError> {
+    let cartridge = open(&args.file)?;
+    cartridge.validate(Level::Full).map_err(|e| cartridge_error(&args.file, e))?;
+    let loaded = load(&args.on)?;
+    let model = &loaded.model;
+    let lock = lock(model)?;
+    cartridge.lock_check(&lock).map_err(|m| cartridge_error(&args.file, CartridgeError::Lock(m)))?;
+    let seal = seal(&cartridge, model, &lock, &args)?;
+    let holds = seal.as_ref().is_some_and(|s| s.differing == 0 || s.kl <= SEAL_MAX_KL && s.foreign);
+    let text = match args.format {
+        TextOrJson::Json => output::json(&json!({
+            "file": args.file,
+            "hashes": "ok",
+            "payload_hash": cartridge.fields().payload_hash.is_some(),
+            "lock": "ok",
+            "continuation": seal.as_ref().map(|s| json!({
+                "differing": s.differing, "max_abs": s.max_abs, "mean_kl": s.kl, "bit_exact": s.differing == 0,
+            })),
+        }))?,
+        TextOrJson::Text => {
+            let hash = if cartridge.fields().payload_hash.is_some() {
+                "tokens and payload"
+            } else {
+                "tokens (the file states no payload hash)"
+            };
+            let last = match &seal {
+                None => "not measured: the file holds cells without a token\n".to_owned(),
+                Some(s) if s.differing == 0 => "bit-equal to prefilling the text\n".to_owned(),
+                Some(s) => format!("{} logits differ, up to {:.2e}, mean KL {:.1e}\n", s.differing, s.max_abs, s.kl),
+            };
+            format!(
+                "hashes       ok: {hash}\nvalues       ok: finite\nlock         ok: {}\ncontinuation {last}",
+                lock.model_id
+            )
+        }
+    };
+    output::print(&text)?;
+    Ok(match seal {
+        None => Exit::Unknown,
+        Some(_) if holds => Exit::Success,
+        Some(_) => Exit::Fail,
+    })
+}
+
+/// Foreign arithmetic orders floats otherwise; far below what any wrong cartridge gives (gates.toml, bridge).
+const SEAL_MAX_KL: f64 = 3e-4;
+
+struct Seal {
+    differing: usize,
+    max_abs: f32,
+    kl: f64,
+    foreign: bool,
+}
+
+/// Continues behind the mounted cartridge and behind its prefilled text. `None` where cells have no token.
+fn seal(cartridge: &Cartridge, model: &Model, lock: &ModelLock, args: &VerifyArgs) -> Result<Option<Seal>, CliError> {
+    let failed = |e: bitnet_rs::Error| CliError::Failed(e.to_string());
+    if cartridge.tokens().any(|t| t < 0) || cartridge.fields().first_pos != 0 {
+        return Ok(None);
+    }
+    let tokens: Vec<TokenId> = cartridge
+        .tokens()
+        .map(|id| model.token(id).map_err(|e| refused("cartridge", &args.file, &e)))
+        .collect::<Result<_, _>>()?;
+    let fields = cartridge.fields();
+    let on = On {
+        model: None,
+        threads: args.on.threads,
+        flash_attn: fields.value_layout.map_or(args.on.flash_attn, |l| l.v_trans() == 0),
+        type_k: if fields.value_layout.is_some() { fields.type_k } else { args.on.type_k },
+        type_v: if fields.value_layout.is_some() { fields.type_v } else { args.on.type_v },
+    };
+    let more: Vec<TokenId> = tokens.iter().copied().cycle().take(SEAL_TOKENS).collect();
+    let n_ctx = tokens.len() + SEAL_TOKENS;
+    let rounding = if args.round { Rounding::Nearest } else { Rounding::Exact };
+    let mut mounted = context(model, &on, n_ctx)?;
+    cartridge.mount(&mut mounted, SeqId::ZERO, lock, rounding).map_err(|e| cartridge_error(&args.file, e))?;
+    let mut own = context(model, &on, n_ctx)?;
+    let bar = progress::spinner("prefilling the text to compare");
+    own.decode(&Batch::prompt(&tokens, Pos::ZERO, SeqId::ZERO).map_err(failed)?).map_err(failed)?;
+    bar.finish_and_clear();
+    let at = own.next_pos(SeqId::ZERO).map_err(failed)?;
+    let batch = Batch::scored(&more, at, SeqId::ZERO).map_err(failed)?;
+    let expected = own.decode(&batch).map_err(failed)?;
+    let found = mounted.decode(&batch).map_err(failed)?;
+    let mut seal = Seal { differing: 0, max_abs: 0.0, kl: 0.0, foreign: fields.value_layout.is_none() };
+    for i in 0..more.len() {
+        let (e, f) = (expected.row(i).map_err(failed)?, found.row(i).map_err(failed)?);
+        for (a, b) in e.iter().zip(f).filter(|(a, b)| a.to_bits() != b.to_bits()) {
+            seal.differing += 1;
+            let delta = (a - b).abs();
+            seal.max_abs = if delta.is_nan() { f32::INFINITY } else { seal.max_abs.max(delta) };
+        }
+        seal.kl += crate::reference::likelihood::kl_divergence(e, f) / more.len() as f64;
+    }
+    Ok(Some(seal))
+}
+
+fn difference(args: DiffArgs) -> Result<Exit, CliError> {
+    let (a, b) = (open(&args.a)?, open(&args.b)?);
+    let d = diff(&a, &b).map_err(|e| cartridge_error(&args.b, e))?;
+    let text = match args.format {
+        TextOrJson::Json => output::json(&d)?,
+        TextOrJson::Text => {
+            let mut text = String::new();
+            for f in &d.fields {
+                let side = |v: &Option<String>| v.clone().unwrap_or_else(|| "(absent)".into());
+                text.push_str(&format!("field {:<20} {} | {}\n", f.field, side(&f.a), side(&f.b)));
+            }
+            if let Some(i) = d.first_token {
+                text.push_str(&format!("tokens differ from index {i}\n"));
+            }
+            for t in &d.tensors {
+                text.push_str(&format!(
+                    "layer {} {}: {} of {} differ, max |Δ| {:e} ({} ULP), first at position {} head {}\n",
+                    t.layer, t.tensor, t.differing, t.elements, t.max_abs, t.max_ulp, t.position, t.head
+                ));
+            }
+            if text.is_empty() {
+                text.push_str("equal\n");
+            }
+            text
+        }
+    };
+    output::print(&text)?;
+    Ok(if d.same_content() { Exit::Success } else { Exit::Fail })
+}
+
+fn export(args: ExportArgs) -> Result<Exit, CliError> {
+    let cartridge = open(&args.file)?;
+    let state = cartridge.to_blob().map_err(|e| cartridge_error(&args.file, e))?;
+    let bytes = state.blob().as_bytes().len();
+    let mut file = crate::cartridge::AtomicFile::create(&args.out, overwrite(args.force))
+        .map_err(|e| cartridge_error(&args.out, e))?;
+    std::io::Write::write_all(&mut file, state.blob().as_bytes())
+        .map_err(|e| CliError::Failed(format!("{}: {e}", args.out.display())))?;
+    file.commit().map_err(|e| cartridge_error(&args.out, e))?;
+    output::print(&format!("wrote {bytes} bytes to {}\n", args.out.display()))?;
+    Ok(Exit::Success)
+}
+
+fn import(args: ImportArgs) -> Result<Exit, CliError> {
+    let bytes = std::fs::read(&args.file).map_err(|e| CliError::Usage(format!("{}: {e}", args.file.display())))?;
+    let tokens = token_ids(&args.tokens)?;
+    let loaded = load(&args.on)?;
+    for &id in &tokens {
+        loaded.model.token(id).map_err(|e| refused("--tokens", &args.tokens, &e))?;
+    }
+    let context = context(&loaded.model, &args.on, tokens.len().max(1))?;
+    let blob = StateBlob::parse(&bytes, context.geometry()).map_err(|e| refused("blob", &args.file, &e))?;
+    blob.check_finite().map_err(|e| refused("blob", &args.file, &e))?;
+    let lock = lock(&loaded.model)?;
+    write_native(&args.out, &blob, &tokens, &lock, &Provenance::default(), overwrite(args.force))
+        .map_err(|e| cartridge_error(&args.out, e))?;
+    output::print(&format!("wrote {} tokens to {}\n", tokens.len(), args.out.display()))?;
+    Ok(Exit::Success)
+}

@@ -1,0 +1,90 @@
+//! Gate 5: no side effect without opt-in. The measuring is in [`crate::agent::gate`]; this makes it a gate of the
+//! suite and adds the real model's own figures, which decide nothing.
+
+use bitnet_rs::{ContextParams, Model, ModelParams};
+use serde_json::json;
+
+use super::recorder::{Recorder, finding};
+use super::{GateError, GateId, GateInputs, fault};
+use crate::agent::gate as agent_gate;
+use crate::generate::EngineSource;
+use crate::report::{FaultReport, Severity};
+
+/// Runs the gate.
+///
+/// # Errors
+/// When the suite could not run at all.
+pub fn run(inputs: &GateInputs, rec: &mut Recorder) -> Result<(), GateError> {
+    rec.progress("case suite, hostile models, opt-in matrix");
+    let wanted = agent_gate::GateInputs { cases: inputs.cases.clone(), devices: None, scratch: None };
+    let report = agent_gate::run(&wanted).map_err(|e| GateError::Other(e.to_string()))?;
+    rec.plan(report.checks.planned as u64);
+    for i in 0..report.checks.executed {
+        let line = report.findings.get(i).cloned().unwrap_or_else(|| "see the metrics".into());
+        rec.check(i >= report.checks.failed, || finding(Severity::Failure, "agent", line, []));
+    }
+    rec.metric("suite", serde_json::to_value(&report.suite.metrics).unwrap_or_default());
+    rec.metric("hostile", serde_json::to_value(&report.hostile).unwrap_or_default());
+    rec.metric("opt_in_rows", report.opt_in.len());
+    rec.metric("executor_calls", report.suite.executor_calls);
+    rec.metric("files_written", json!(report.files_written));
+    rec.say(report.summary.clone());
+    if !inputs.quick {
+        own_figures(inputs, rec)?;
+    }
+    Ok(())
+}
+
+/// What the real model does on the suite's inputs, rules off and on; never mixed with the suite's figures.
+fn own_figures(inputs: &GateInputs, rec: &mut Recorder) -> Result<(), GateError> {
+    let path = inputs.model.path()?;
+    let model = Model::load(path.as_path(), ModelParams::default())?;
+    let params = ContextParams { n_ctx: 512, n_threads: inputs.threads, ..Default::default() };
+    for (repair, name) in [(false, "model_repair_off"), (true, "model_repair_on")] {
+        rec.progress(&format!("the model itself, rules {}", if repair { "on" } else { "off" }));
+        let source = match EngineSource::new(&model, &params) {
+            Ok(source) => Box::new(source),
+            Err(e) => {
+                let message = format!("the model's own figures were not taken: {e}");
+                rec.finding(finding(Severity::Note, "no-model-figures", message, []));
+                return Ok(());
+            }
+        };
+        let run = agent_gate::run_source(source, repair).map_err(|e| GateError::Other(e.to_string()))?;
+        rec.plan(1);
+        rec.check(run.false_allows == 0, || {
+            let message = format!("{name}: {} blocked inputs came through", run.false_allows);
+            finding(Severity::Failure, "false-allow", message, [])
+        });
+        rec.metric(name, serde_json::to_value(&run).unwrap_or_default());
+    }
+    Ok(())
+}
+
+/// Each of the ten rules switched off in turn must be noticed.
+pub fn self_check(progress: &mut dyn FnMut(&str)) -> Vec<FaultReport> {
+    progress("each rule switched off in turn");
+    let wanted = agent_gate::GateInputs { cases: None, devices: None, scratch: None };
+    match agent_gate::run(&wanted) {
+        Err(e) => vec![fault(GateId::Agent, "(set-up)", false, e.to_string())],
+        Ok(report) => report
+            .mutations
+            .iter()
+            .map(|m| {
+                let evidence = format!(
+                    "{} cases and {} opt-in rows notice ({})",
+                    m.cases,
+                    m.opt_in_rows.len(),
+                    m.first_cases
+                        .iter()
+                        .map(String::as_str)
+                        .chain(m.opt_in_rows.iter().copied())
+                        .take(3)
+                        .collect::<Vec<_>>()
+                        .join(", ")
+                );
+                fault(GateId::Agent, &format!("rule {:?} off", m.gate), m.caught, evidence)
+            })
+            .collect(),
+    }
+}

@@ -1,0 +1,187 @@
+//! The binary as its users run it: exit codes, clean output, refusals by name.
+
+use std::path::Path;
+
+use assert_cmd::Command;
+use serde_json::Value;
+
+fn harness() -> Command {
+    Command::cargo_bin("harness").unwrap()
+}
+
+fn run(args: &[&str]) -> (i32, String, String) {
+    let output = harness().args(args).output().unwrap();
+    let code = output.status.code().expect("no signal");
+    let text = |b: &[u8]| String::from_utf8(b.to_vec()).unwrap();
+    (code, text(&output.stdout), text(&output.stderr))
+}
+
+fn schema() -> jsonschema::Validator {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/formats/report.schema.json");
+    let schema: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    jsonschema::validator_for(&schema).unwrap()
+}
+
+#[test]
+fn a_json_report_matches_its_schema_and_nothing_else_is_printed() {
+    let (code, out, err) = run(&["gates", "--quick", "--only", "1,3a", "--threads", "1", "--format", "json"]);
+    assert_eq!(code, 0, "{out}\n{err}");
+    let report: Value = serde_json::from_str(&out).unwrap();
+    let errors: Vec<String> = schema().iter_errors(&report).map(|e| format!("{e} at {}", e.instance_path)).collect();
+    assert!(errors.is_empty(), "{errors:#?}");
+    assert!(err.lines().count() < 20, "{err}");
+    let verdicts: Vec<_> = report["gates"].as_array().unwrap().iter().map(|g| (&g["id"], &g["verdict"])).collect();
+    assert_eq!(verdicts, [(&Value::from("1"), &Value::from("PASS")), (&Value::from("3a"), &Value::from("PASS"))]);
+    for gate in report["gates"].as_array().unwrap() {
+        assert_eq!(gate["checks"]["planned"], gate["checks"]["executed"], "{}", gate["id"]);
+    }
+    // Not all of P0's gates ran: no decision.
+    assert_eq!(report["p0"]["decision"], "UNKNOWN");
+}
+
+#[test]
+fn planted_faults_of_the_kernel_and_the_round_trip_are_caught() {
+    let (code, out, _) =
+        run(&["gates", "--quick", "--self-check", "--only", "1,3a", "--threads", "1", "--format", "json"]);
+    let report: Value = serde_json::from_str(&out).unwrap();
+    let faults = report["self_check"].as_array().unwrap();
+    assert_eq!(faults.len(), 4 + 3);
+    for fault in faults {
+        assert_eq!(fault["caught"], true, "{fault}");
+    }
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn reports_render_in_every_form_and_to_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("report.xml");
+    let out = path.to_str().unwrap();
+    let (code, stdout, _) =
+        run(&["gates", "--quick", "--only", "3a", "--threads", "1", "--format", "junit", "--out", out]);
+    assert_eq!((code, stdout.as_str()), (0, ""));
+    let xml = std::fs::read_to_string(&path).unwrap();
+    assert!(xml.starts_with("<?xml") && xml.contains("testsuite") && xml.contains("gate 3a"), "{xml}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
+    let (_, markdown, _) = run(&["gates", "--quick", "--only", "3a", "--threads", "1", "--format", "markdown"]);
+    assert!(markdown.contains("| 3a | PASS |"), "{markdown}");
+}
+
+#[test]
+fn usage_errors_end_with_2_and_say_why() {
+    for (args, named) in [
+        (&["gates", "--only", "9"][..], "no gate \"9\""),
+        (&["gates", "--threads", "0"], "--threads 0"),
+        (&["gates", "--reference", "no-such-file"], "no-such-file"),
+        (&["gates", "--only", "0", "--skip", "0"], "cannot be used with"),
+        (&["nonsense"], "unrecognized subcommand"),
+        (&["model", "synth", "--preset", "2", "--out", "x"], "no preset"),
+        (&["generate", "--prompt", ""], "empty"),
+        (&["generate", "--prompt", "x", "--temperature", "nan"], "temperature"),
+        (&["generate", "--prompt", "x", "--grammar", "no-such-file"], "no-such-file"),
+        (&["cartridge", "inspect", "no-such-file"], "no-such-file"),
+    ] {
+        let (code, out, err) = run(args);
+        assert_eq!(code, 2, "{args:?}: {err}");
+        assert!(err.contains(named) && out.is_empty(), "{args:?}: {err}");
+    }
+}
+
+#[test]
+fn refused_input_ends_with_4_and_a_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let junk = write("junk.gguf", b"GGUF\x03\0\0\0\xff\xff\xff\xff\xff\xff\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x7f");
+    let pickle = write("pickle", b"\x80\x02}q\0.");
+    let loop_grammar = write("loop.gbnf", b"root ::= e\ne ::= e \"+\" d | d\nd ::= [0-9]\n");
+    let broken = write("broken.gbnf", b"root ::= \"a\n");
+    for (args, named) in [
+        (vec!["gates", "--only", "0", "--model", &junk], "junk.gguf"),
+        (vec!["generate", "--prompt", "x", "--model", &junk], "junk.gguf"),
+        (vec!["cartridge", "inspect", &pickle], "pickle"),
+        (vec!["generate", "--prompt", "x", "--grammar", &loop_grammar], "left"),
+        (vec!["generate", "--prompt", "x", "--grammar", &broken], "1:"),
+    ] {
+        let (code, out, err) = run(&args);
+        assert_eq!(code, 4, "{args:?}: {err}");
+        assert!(err.to_lowercase().contains(named) && out.is_empty(), "{args:?}: {err}");
+    }
+}
+
+#[test]
+fn a_gate_whose_process_dies_is_a_fail_with_the_signal() {
+    // The file passes the reader and is cut while the gate's process has it mapped, which raises SIGBUS there.
+    use harness::gates::runner::Launcher;
+    use harness::gates::thresholds::Thresholds;
+    use harness::gates::{GateId, GateInputs};
+    use harness::model::source::ModelSource;
+    use harness::report::Verdict;
+
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("dies.sh");
+    std::fs::write(&script, "#!/bin/sh\nkill -ABRT $$\n").unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let hangs = folder.path().join("hangs.sh");
+    std::fs::write(&hangs, "#!/bin/sh\nexec sleep 600\n").unwrap();
+    std::fs::set_permissions(&hangs, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let mut thresholds = Thresholds::embedded().unwrap();
+    thresholds.limits.gate_seconds = 1;
+    let inputs =
+        GateInputs { model: ModelSource::Embedded, threads: 1, quick: true, reference: None, cases: None, thresholds };
+    for (program, code, named) in [(script, "signal", "SIGABRT"), (hangs, "time-limit", "hang")] {
+        let launcher = Launcher { program, interrupted: Default::default() };
+        let report = launcher.gate(GateId::Kernel, &inputs, &mut |_| {}).unwrap();
+        assert_eq!(report.verdict, Verdict::Fail);
+        assert_eq!(report.findings[0].code, code);
+        assert!(report.summary.contains(named), "{}", report.summary);
+    }
+}
+
+#[test]
+fn a_synthetic_model_is_written_whole_or_not_at_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.gguf");
+    let out = path.to_str().unwrap();
+    let (code, text, _) = run(&["model", "synth", "--preset", "tiny", "--out", out, "--dry-run"]);
+    assert!(code == 0 && text.contains("would write") && !path.exists());
+    assert_eq!(run(&["model", "synth", "--preset", "tiny", "--seed", "3", "--out", out]).0, 0);
+    let first = std::fs::read(&path).unwrap();
+    assert_eq!(run(&["model", "synth", "--preset", "tiny", "--out", out]).0, 2, "no --force");
+    assert_eq!(std::fs::read(&path).unwrap(), first);
+    assert_eq!(run(&["model", "synth", "--preset", "tiny", "--seed", "3", "--out", out, "--force"]).0, 0);
+    assert_eq!(std::fs::read(&path).unwrap(), first, "the seed decides every byte");
+
+    // It runs, and says nothing about coherence.
+    let (code, report, err) =
+        run(&["gates", "--quick", "--only", "0,3a", "--model", out, "--threads", "1", "--format", "json"]);
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(code, 3, "{report} {err}");
+    assert_eq!(report["gates"][0]["verdict"], "UNKNOWN");
+    assert_eq!(report["gates"][1]["verdict"], "PASS");
+}
+
+#[test]
+fn generation_is_reproducible_and_says_when_it_is_incomplete() {
+    let args = ["generate", "--prompt", "The lamp", "--temperature", "1", "--seed", "5", "--max-tokens", "16"];
+    let json = |args: &[&str]| -> Value {
+        let (_, out, err) = run(&[args, &["--format", "json", "--threads", "1"]].concat());
+        serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {out} {err}"))
+    };
+    let (a, b) = (json(&args), json(&args));
+    assert_eq!(a["tokens"], b["tokens"]);
+    assert!(a["tokens"].as_array().unwrap().len() <= 16);
+    let grammar = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(grammar.path(), "root ::= \"{\" [a-z]{40} \"}\"\n").unwrap();
+    let path = grammar.path().to_str().unwrap();
+    let cut =
+        ["generate", "--prompt", "x", "--grammar", path, "--max-tokens", "3", "--format", "json", "--threads", "1"];
+    let (code, out, _) = run(&cut);
+    let out: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(code, 5, "{out}");
+    assert_eq!(out["complete"], false);
+    assert!(out["call"].is_null());
+}
