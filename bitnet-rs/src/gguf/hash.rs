@@ -26,14 +26,6 @@ impl Sha256Hash {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// Hash of some bytes that come in pieces and are not all in memory at once.
-    #[must_use]
-    pub fn of_pieces<P: AsRef<[u8]>>(pieces: impl IntoIterator<Item = P>) -> Self {
-        let mut hasher = Sha256::new();
-        pieces.into_iter().for_each(|piece| hasher.update(piece));
-        Self(hasher.finalize().into())
-    }
-
     /// The 32 bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {

@@ -1,6 +1,7 @@
 //! Is a GGUF the model that a reference was made from, and if not, which tensor differs?
 
 use bitnet_rs::gguf::{GgmlType, Gguf, Hyperparameters, Sha256Hash};
+use sha2::{Digest, Sha256};
 
 use super::i2s::{I2sError, I2sMatrix, Packing};
 use super::reference_file::{Arch, LINEARS};
@@ -77,14 +78,15 @@ impl<'a> TernaryWeights<'a> {
 
     /// `ternary_sha256` of the reference format: one byte per weight, code w + 1, linear after linear. Lower-case hex.
     pub fn sha256(&self) -> String {
-        let rows = self.linears.iter().flat_map(|(_, matrix)| {
-            (0..matrix.rows()).map(move |row| {
-                let mut codes = vec![0; matrix.cols()];
+        let mut hasher = Sha256::new();
+        for (_, matrix) in &self.linears {
+            let mut codes = vec![0; matrix.cols()];
+            for row in 0..matrix.rows() {
                 matrix.row_codes(row, &mut codes);
-                codes
-            })
-        });
-        hex(Sha256Hash::of_pieces(rows))
+                hasher.update(&codes);
+            }
+        }
+        hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// Name and scale of every linear, in order.
