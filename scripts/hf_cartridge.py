@@ -104,7 +104,7 @@ def arguments():
     parser.add_argument("--max-tokens", type=int, help="keep only the first tokens")
     parser.add_argument("--logits", help="also write the logits after the prefix here (safetensors, F32 [n_vocab])")
     parser.add_argument("--title", default="")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--force", action="store_true", help="overwrite --out")
     return parser.parse_args()
 
