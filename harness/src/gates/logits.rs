@@ -303,15 +303,15 @@ fn logits(
                 let position = start + i;
                 let engine = rows.row(i)?;
                 engine_firsts.push(first(engine).and_then(|i| i32::try_from(i).ok()).unwrap_or(-1));
+                let log_q = likelihood::log_softmax(engine);
                 // The planted fault reads the row of one position as that of the one before.
                 let stored = if *planted == Fault::Rows { position.saturating_sub(1) } else { position };
                 for ((run, own), total) in prompt.runs.iter().zip(&mut own).zip(&mut runs) {
-                    match RowAgreement::of(run, stored, engine) {
+                    match RowAgreement::of(run, stored, engine, &log_q) {
                         Some(row) => own.push(row),
                         None => unusable = unusable.or(Some(position)),
                     }
-                    let next =
-                        ids.get(position + 1).and_then(|t| likelihood::log_softmax(engine).get(t.index()).copied());
+                    let next = ids.get(position + 1).and_then(|t| log_q.get(t.index()).copied());
                     if let (Some(found), Some(expected)) = (next, run.next.get(position)) {
                         total.next.0 -= f64::from(*expected);
                         total.next.1 -= found;
