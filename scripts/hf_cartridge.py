@@ -1,12 +1,13 @@
 """Computes a prefix with HuggingFace transformers and writes it as a head-major cartridge.
 
-    harness model inspect --format json gates/models/bitnet-harness-home.gguf > lock.json
-    python scripts/hf_cartridge.py --model gates/models/bitnet-harness-home-hf --lock lock.json \\
+    python scripts/hf_cartridge.py --model gates/models/bitnet-harness-home-hf \\
+        --gguf gates/models/bitnet-harness-home.gguf \\
         --messages '[{"role": "system", "content": "Devices:\\n- lumo: light, kitchen"}]' --out devices.safetensors
 
 The format is docs/formats/cartridge.md. Nothing of the engine is used: keys and values are `past_key_values`
-(post-RoPE, rotate-half order), tokens come from the checkpoint's tokenizer, the lock fields from the GGUF by
-`--lock`. Beside the cartridge's own fields, `--logits` stores what transformers predicts after the prefix.
+(post-RoPE, rotate-half order), tokens come from the checkpoint's tokenizer, the lock fields from the GGUF
+(`--gguf`, hashed by model_hashes.py) or from `harness model inspect --format json` (`--lock`). `--logits` stores what
+transformers predicts after the prefix, one F32 tensor `logits` [n_vocab].
 """
 
 import argparse
@@ -17,6 +18,7 @@ import sys
 
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 
+import model_hashes
 import numpy
 import safetensors
 import torch
@@ -37,6 +39,21 @@ def find_lock(document):
             if found:
                 return found
     return None
+
+
+def lock_of(path):
+    """The lock fields computed from the GGUF itself."""
+    gguf = model_hashes.Gguf(path)
+    arch = gguf.get("general.architecture").decode()
+    return {
+        "model_id": gguf.get("general.name", b"").decode(),
+        "model_arch_hash": model_hashes.sha256(model_hashes.arch_text(gguf).encode()),
+        "model_weights_hash": model_hashes.weights_hash(gguf),
+        "tokenizer_hash": model_hashes.tokenizer_hash(gguf),
+        "rope_theta": str(gguf.get(arch + ".rope.freq_base", 10000.0)),
+        "rope_scaling": model_hashes.rope_scaling(gguf, arch),
+        "rope_type": "norm" if arch == "llama" else "neox",
+    }
 
 
 def prefix_ids(args, tokenizer):
@@ -74,7 +91,9 @@ def raw(tensor):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", required=True, help="directory of a HuggingFace checkpoint")
-    parser.add_argument("--lock", required=True, help="JSON of `harness model inspect --format json` for the GGUF")
+    owner = parser.add_mutually_exclusive_group(required=True)
+    owner.add_argument("--gguf", help="the GGUF that the cartridge is locked to")
+    owner.add_argument("--lock", help="JSON of `harness model inspect --format json` for that GGUF")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--text", help="file with the prefix text (BOS is put in front)")
     source.add_argument("--tokens", help="file with token ids, used as they are")
@@ -85,7 +104,7 @@ def arguments():
     parser.add_argument("--max-tokens", type=int, help="keep only the first tokens")
     parser.add_argument("--logits", help="also write the logits after the prefix here (safetensors, F32 [n_vocab])")
     parser.add_argument("--title", default="")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--force", action="store_true", help="overwrite --out")
     return parser.parse_args()
 
@@ -96,10 +115,13 @@ def main():
         fail(f"{args.out} exists; --force overwrites it")
     torch.set_num_threads(args.threads)
     torch.use_deterministic_algorithms(True)
-    with open(args.lock, encoding="utf-8") as file:
-        lock = find_lock(json.load(file))
-    if lock is None:
-        fail(f"{args.lock}: no object with all of {', '.join(LOCK)}")
+    if args.gguf:
+        lock = lock_of(args.gguf)
+    else:
+        with open(args.lock, encoding="utf-8") as file:
+            lock = find_lock(json.load(file))
+        if lock is None:
+            fail(f"{args.lock}: no object with all of {', '.join(LOCK)}")
     if lock["rope_type"] != "neox":
         fail(f"rope_type {lock['rope_type']}: transformers' BitNet keys are in neox (rotate-half) order")
     tokenizer = AutoTokenizer.from_pretrained(args.model, local_files_only=True)
@@ -137,8 +159,8 @@ def main():
         metadata["title"] = args.title
     atomic_save(tensors, args.out, metadata)
     if args.logits:
-        atomic_save({"logits": logits, "tokens": tensors["tokens"]}, args.logits,
-                    {"format": "bitnet-next-logits/1", "after": metadata["tokens_hash"], "run": args.run})
+        about = {"format": "bitnet-next-logits/1", "after": metadata["tokens_hash"], "run": args.run}
+        atomic_save({"logits": logits}, args.logits, about)
     print(f"{args.out}: {len(ids)} tokens, {len(layers)} layers, {os.path.getsize(args.out)} bytes", file=sys.stderr)
 
 

@@ -181,7 +181,7 @@ def arguments():
     parser.add_argument("--top-k-other", type=int, help="top logits of the other runs (8, else 64)")
     parser.add_argument("--full-rows", type=int, default=1,
                         help=f"whole rows per prompt, last positions, vocabulary <= {SMALL_VOCABULARY} only")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="1 makes the numbers independent of the core count")
     parser.add_argument("--limit", type=int, help="only the first prompts of the suite")
     return parser.parse_args()
 

@@ -95,11 +95,11 @@ impl Context {
             native.cb_eval = Some(on_tensor);
             native.cb_eval_user_data = (&raw mut **slot).cast();
         }
-        // SAFETY: the model is alive and this value will hold a clone; both callbacks' data are owned by this
-        // value on the heap and so stay in place.
         let (made, log) = engine_log::capture(|| {
-            status::checked("llama_new_context_with_model", |st| unsafe {
-                sys::bn_context_new(model.as_ptr(), native, st)
+            status::checked("llama_new_context_with_model", |st| {
+                // SAFETY: the model is alive and this value will hold a clone; both callbacks' data are owned by
+                // this value on the heap and so stay in place.
+                unsafe { sys::bn_context_new(model.as_ptr(), native, st) }
             })
         });
         let ptr = made

@@ -116,7 +116,7 @@ impl ContextParams {
         }
         let dim = model.info().hyperparameters().head_dim;
         for (field, kv) in [("type_k", self.type_k), ("type_v", self.type_v)] {
-            if dim % kv.block_len() != 0 {
+            if !dim.is_multiple_of(kv.block_len()) {
                 let limit = format!("its blocks of {} do not divide the head size {dim}", kv.block_len());
                 return refuse(field, kv, limit);
             }

@@ -59,3 +59,47 @@ pub use positions::PositionSet;
 pub use probe::{Probe, ProbedTensor};
 pub use sampler::{Sampler, SamplingParams};
 pub use tokenizer::{MAX_TEXT, Special, TextStream};
+
+/// What safe code must not compile to; each is a test of its own.
+///
+/// Rows of logits lie in the engine's buffer, which the next decode overwrites:
+/// ```compile_fail
+/// # use bitnet_rs::{Batch, Context, Error};
+/// fn two(context: &mut Context, batch: &Batch) -> Result<f32, Error> {
+///     let first = context.decode(batch)?;
+///     let second = context.decode(batch)?;
+///     Ok(first.last()?[0] + second.last()?[0])
+/// }
+/// ```
+/// One after the other is fine:
+/// ```
+/// # use bitnet_rs::{Batch, Context, Error};
+/// fn two(context: &mut Context, batch: &Batch) -> Result<f32, Error> {
+///     let first = context.decode(batch)?.last()?[0];
+///     let second = context.decode(batch)?.last()?[0];
+///     Ok(first + second)
+/// }
+/// ```
+/// Ids exist only if they were checked:
+/// ```compile_fail
+/// let _ = bitnet_rs::SeqId(-1);
+/// ```
+/// ```compile_fail
+/// let _ = bitnet_rs::TokenId(7);
+/// ```
+/// A context is not shared between threads:
+/// ```compile_fail
+/// fn share(context: &bitnet_rs::Context) {
+///     std::thread::scope(|s| {
+///         s.spawn(|| context.free_cells());
+///     });
+/// }
+/// ```
+/// A state cannot be made of raw bytes without being parsed:
+/// ```compile_fail
+/// fn forge(context: &mut bitnet_rs::Context) {
+///     let _ = context.restore(bitnet_rs::SeqId::ZERO, &[0u8; 64][..]);
+/// }
+/// ```
+#[cfg(doctest)]
+pub struct CompileFail;

@@ -76,11 +76,11 @@ impl Model {
         native.use_mmap = true;
         native.progress_callback = Some(on_progress);
         native.progress_callback_user_data = (&raw mut progress).cast();
-        // SAFETY: the path is NUL-terminated, and the callback's data outlives the call, which is the only
-        // time the engine uses it.
         let (loaded, log) = engine_log::capture(|| {
-            status::checked("llama_load_model_from_file", |st| unsafe {
-                sys::bn_model_load(through_fd.as_ptr(), native, st)
+            status::checked("llama_load_model_from_file", |st| {
+                // SAFETY: the path is NUL-terminated, and the callback's data outlives the call, which is the only
+                // time the engine uses it.
+                unsafe { sys::bn_model_load(through_fd.as_ptr(), native, st) }
             })
         });
         if let Some(panic) = progress.panic {

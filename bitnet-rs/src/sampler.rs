@@ -119,6 +119,8 @@ impl Sampler {
                     add(sys::llama_sampler_init_min_p(params.min_p, 1))?;
                 }
                 add(sys::llama_sampler_init_temp(params.temperature))?;
+                // The choice reads probabilities, which only this step fills in.
+                add(sys::llama_sampler_init_softmax())?;
                 add(sys::llama_sampler_init_dist(params.seed))?;
             }
         }

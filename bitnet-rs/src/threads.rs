@@ -86,7 +86,7 @@ pub(crate) fn max_columns(rows: usize, wanted: u32, threads: u32) -> u32 {
     let budget = worker_stack().saturating_sub(STACK_BASE);
     let mut columns = wanted;
     while columns > 4 && array_bytes(rows, columns as usize, threads as usize) > budget {
-        columns = if columns % 4 == 0 { columns - 4 } else { columns - columns % 4 };
+        columns = (columns - 1) / 4 * 4;
     }
     columns
 }
@@ -120,6 +120,6 @@ mod tests {
     fn workers_are_bounded_and_the_caller_is_not() {
         assert_eq!(max_columns(6912, 512, 1), 512);
         let columns = max_columns(1 << 20, 512, 2);
-        assert!(columns < 512 && columns >= 4 && columns % 4 == 0, "{columns}");
+        assert!((4..512).contains(&columns) && columns.is_multiple_of(4), "{columns}");
     }
 }

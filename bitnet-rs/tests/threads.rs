@@ -104,8 +104,3 @@ fn loading_can_be_cancelled_and_a_panicking_callback_is_resumed() {
     let panic = caught.map(|_| ()).unwrap_err();
     assert_eq!(panic.downcast_ref::<&str>(), Some(&"from the callback"));
 }
-
-#[test]
-fn safe_code_cannot_break_the_rules() {
-    trybuild::TestCases::new().compile_fail("tests/compile_fail/*.rs");
-}

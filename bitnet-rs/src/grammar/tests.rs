@@ -9,6 +9,11 @@ use serde::Deserialize;
 
 use super::*;
 
+static_assertions::assert_impl_all!(Grammar: Send, Sync, Clone);
+static_assertions::assert_impl_all!(TokenTrie: Send, Sync, Clone);
+static_assertions::assert_impl_all!(TokenMask: Send, Sync);
+static_assertions::assert_impl_all!(Matcher: Send);
+
 fn grammar(text: &str) -> Grammar {
     Grammar::parse(text, "root", &GrammarLimits::default()).unwrap_or_else(|e| panic!("{e}\n{text}"))
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::recorder::{Recorder, finding};
 use super::{GateError, GateId, GateInputs, fault};
 use crate::agent::gate as agent_gate;
-use crate::generate::EngineSource;
+use crate::generate::{Answers, EngineSource};
 use crate::report::{FaultReport, Severity};
 
 /// Runs the gate.
@@ -39,11 +39,15 @@ pub fn run(inputs: &GateInputs, rec: &mut Recorder) -> Result<(), GateError> {
 fn own_figures(inputs: &GateInputs, rec: &mut Recorder) -> Result<(), GateError> {
     let path = inputs.model.path()?;
     let model = Model::load(path.as_path(), ModelParams::default())?;
-    let params = ContextParams { n_ctx: 512, n_threads: inputs.threads, ..Default::default() };
+    // On a model of a few megabytes threads wait for each other longer than they work.
+    let small = model.file().gguf().tensor_bytes() < 64 << 20;
+    let n_threads = if small { 1 } else { inputs.threads };
+    let params = ContextParams { n_ctx: 512, n_threads, ..Default::default() };
+    let answers = Answers::default();
     for (repair, name) in [(false, "model_repair_off"), (true, "model_repair_on")] {
         rec.progress(&format!("the model itself, rules {}", if repair { "on" } else { "off" }));
         let source = match EngineSource::new(&model, &params) {
-            Ok(source) => Box::new(source),
+            Ok(source) => Box::new(source.with_answers(answers.clone())),
             Err(e) => {
                 let message = format!("the model's own figures were not taken: {e}");
                 rec.finding(finding(Severity::Note, "no-model-figures", message, []));

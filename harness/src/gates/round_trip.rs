@@ -14,6 +14,13 @@ use super::{GateError, GateId, GateInputs, fault};
 use crate::report::{FaultReport, Finding, Severity};
 
 const NEIGHBOUR_TOKENS: usize = 7;
+/// Tokens of the neighbour after the restore.
+const NEIGHBOUR_REST: usize = 2;
+
+/// The longest prefix: `near_n_ctx` cells of the smaller context stay free at the end.
+fn longest(t: &RoundTrip, small: u32) -> usize {
+    (small as usize).saturating_sub(t.near_n_ctx + t.continuation + NEIGHBOUR_TOKENS + NEIGHBOUR_REST)
+}
 
 /// Settings of one comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -74,8 +81,8 @@ fn settings() -> Vec<(bool, KvType, KvType)> {
 fn cases(t: &RoundTrip, threads: u32, n_ctx_train: u32, large: bool) -> Vec<Case> {
     let [small, big] = t.n_ctx.map(|n| n.min(n_ctx_train));
     let mut prefixes = t.prefixes.clone();
-    prefixes.push(small as usize - t.near_n_ctx - t.continuation);
-    prefixes.retain(|p| p + t.continuation < small as usize);
+    prefixes.push(longest(t, small));
+    prefixes.retain(|p| *p > 0 && *p <= longest(t, small));
     let settings = settings();
     let mut cases = Vec::new();
     for (i, &(flash_attn, type_k, type_v)) in settings.iter().enumerate() {
@@ -301,7 +308,7 @@ fn texts(model: &Model, prefix: usize, continuation: usize) -> Result<Texts, Err
         prefix: tokens(model, prefix, 11 + prefix as u64)?,
         rest: tokens(model, continuation, 22)?,
         neighbour: tokens(model, NEIGHBOUR_TOKENS, 33)?,
-        neighbour_rest: tokens(model, 2, 44)?,
+        neighbour_rest: tokens(model, NEIGHBOUR_REST, 44)?,
     })
 }
 
@@ -403,7 +410,7 @@ fn plant(inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Result<Vec<Faul
     let keys = blob.layout().payload(layer, KvTensor::Keys);
     let mut flipped = good.to_vec();
     // The high byte of an f16 in the middle: sign, exponent.
-    let at = keys.start + (keys.len() / 2 & !1) + 1;
+    let at = keys.start + ((keys.len() / 2) & !1) + 1;
     flipped[at] ^= 0x40;
     judge("one byte flipped", &flipped, 0)?;
 
@@ -435,7 +442,7 @@ mod tests {
         for setting in settings() {
             assert!(large.iter().any(|c| (c.flash_attn, c.type_k, c.type_v) == setting), "{setting:?}");
         }
-        for prefix in t.prefixes.iter().chain(&[512 - 8 - 3]) {
+        for prefix in t.prefixes.iter().chain(&[512 - 8 - 3 - 7 - 2]) {
             assert!(large.iter().any(|c| c.prefix == *prefix), "{prefix}");
         }
         assert!(large.iter().any(|c| c.threads == 1) && large.iter().any(|c| c.threads == 2));

@@ -1,5 +1,8 @@
 //! The engine as the agent's source of candidates: constrained decoding over the candidate schema.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
 use bitnet_rs::grammar::{Grammar, GrammarLimits, TokenTrie};
 use bitnet_rs::{Context, ContextParams, Model, SamplingParams, SeqId, vocabulary_trie};
 
@@ -13,12 +16,16 @@ pub const CANDIDATE_SCHEMA: &str = include_str!("../../../gates/grammars/home-ca
 /// Most tokens of a candidate.
 const MAX_TOKENS: usize = 160;
 
+/// Answers by input and attempt: a deterministic model need not be asked twice.
+pub type Answers = Arc<Mutex<HashMap<(String, u32), Result<SourceAnswer, SourceError>>>>;
+
 /// A model that proposes candidates. What it says is still only a candidate.
 pub struct EngineSource {
     context: Context,
     template: ChatTemplate,
     grammar: Grammar,
     trie: TokenTrie,
+    answers: Option<Answers>,
 }
 
 impl EngineSource {
@@ -36,7 +43,14 @@ impl EngineSource {
             template: ChatTemplate::of_model(model)?,
             grammar,
             trie: vocabulary_trie(model)?,
+            answers: None,
         })
+    }
+
+    /// Shares answers with other sources of the same model.
+    #[must_use]
+    pub fn with_answers(self, answers: Answers) -> Self {
+        Self { answers: Some(answers), ..self }
     }
 
     fn answer(&mut self, request: &SourceRequest<'_>) -> Result<SourceAnswer, SourceError> {
@@ -77,6 +91,14 @@ impl CandidateSource for EngineSource {
     }
 
     fn produce(&mut self, request: &SourceRequest<'_>) -> Result<SourceAnswer, SourceError> {
-        self.answer(request)
+        let key = (request.input().to_owned(), request.attempt());
+        if let Some(known) = self.answers.as_ref().and_then(|a| a.lock().ok()?.get(&key).cloned()) {
+            return known;
+        }
+        let answer = self.answer(request);
+        if let Some(Ok(mut answers)) = self.answers.as_ref().map(|a| a.lock()) {
+            answers.insert(key, answer.clone());
+        }
+        answer
     }
 }

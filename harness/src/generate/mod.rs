@@ -21,7 +21,7 @@ mod candidate_source;
 mod generator;
 mod template;
 
-pub use candidate_source::{CANDIDATE_SCHEMA, EngineSource};
+pub use candidate_source::{Answers, CANDIDATE_SCHEMA, EngineSource};
 pub use generator::{Ending, Event, Generator, GeneratorParams};
 pub use template::{ChatTemplate, Message};
 

@@ -7,8 +7,11 @@ pub(super) const MAX_INTEGER: i128 = 999_999_999_999_999_999;
 pub(super) const NUMBER_BELOW: i128 = 1_000_000_000;
 
 const FRACTION: &str = "(\".\" [0-9]{1,6})?";
-/// A fraction above zero.
-const NONZERO_FRACTION: &str = "\".\" \"0\"{0,3} [1-9] [0-9]{0,2}";
+/// A fraction above zero: one way for each number of leading zeros.
+const NONZERO_FRACTION: &str = concat!(
+    "\".\" ([1-9] [0-9]{0,5} | \"0\" [1-9] [0-9]{0,4} | \"00\" [1-9] [0-9]{0,3}",
+    " | \"000\" [1-9] [0-9]{0,2} | \"0000\" [1-9] [0-9]? | \"00000\" [1-9])"
+);
 const ZERO_FRACTION: &str = "(\".\" \"0\"{1,6})?";
 
 /// The integers in `low..=high` without leading zeros and without `-0`, or `None` if there are none.

@@ -1,7 +1,7 @@
 //! `pattern`: a plain subset of regular expressions to GBNF inside a JSON string.
 //!
-//! Supported: `^…$` around the whole, characters and their escapes, `.`, classes with ranges and negation, `\d`, `\w`,
-//! groups `(…)` and `(?:…)`, `|` inside groups, `* + ? {m} {m,} {m,n}`. Everything else is refused by name.
+//! Supported: `^…$` around the whole, characters and their escapes (`\t \n \r \f \xHH \uHHHH` and punctuation), `.`,
+//! classes with ranges and negation, `\d`, `\w`, groups `(…)` and `(?:…)`, `|` inside groups, `* + ? {m} {m,} {m,n}`. Everything else is refused by name.
 
 use super::text::CharSet;
 
@@ -223,6 +223,8 @@ impl Parser<'_> {
             'n' => CharSet::one('\n'),
             'r' => CharSet::one('\r'),
             'f' => CharSet::one('\u{c}'),
+            'x' => self.hex(2)?,
+            'u' => self.hex(4)?,
             '^' | '$' | '\\' | '.' | '*' | '+' | '?' | '(' | ')' | '[' | ']' | '{' | '}' | '|' | '/' | '-' => {
                 CharSet::one(c)
             }
@@ -230,6 +232,22 @@ impl Parser<'_> {
         };
         self.pos += 1;
         Ok(set)
+    }
+
+    /// The digits of `\xHH` or `\uHHHH`; stops on the last one.
+    fn hex(&mut self, digits: usize) -> Result<CharSet, PatternError> {
+        let mut value = 0;
+        for _ in 0..digits {
+            self.pos += 1;
+            let Some(digit) = self.peek().and_then(|c| c.to_digit(16)) else {
+                return Err(self.error("'\\x' takes two and '\\u' four hexadecimal digits"));
+            };
+            value = value * 16 + digit;
+        }
+        match char::from_u32(value) {
+            Some(c) => Ok(CharSet::one(c)),
+            None => Err(self.error("a surrogate is no character; write the character itself")),
+        }
     }
 
     fn class(&mut self) -> Result<CharSet, PatternError> {
