@@ -110,10 +110,10 @@ pub fn run(inputs: &GateInputs, rec: &mut Recorder, planted: &Fault) -> Result<(
             Fault::File(intact) => {
                 let intact_bytes = MappedFile::open(intact)?;
                 let intact = GgufFile::open(intact, &Default::default()).map_err(bitnet_rs::Error::from)?;
-                localise(&model, intact.gguf(), &intact_bytes, ids, 0, inputs, rec)?;
+                localise(&model, intact.gguf(), &intact_bytes, ids, 0, rec)?;
             }
-            Fault::Positions(shift) => localise(&model, file.gguf(), &bytes, ids, *shift, inputs, rec)?,
-            Fault::None | Fault::Rows => localise(&model, file.gguf(), &bytes, ids, 0, inputs, rec)?,
+            Fault::Positions(shift) => localise(&model, file.gguf(), &bytes, ids, *shift, rec)?,
+            Fault::None | Fault::Rows => localise(&model, file.gguf(), &bytes, ids, 0, rec)?,
         }
     }
     Ok(())
@@ -455,10 +455,9 @@ fn localise(
     bytes: &[u8],
     ids: &[TokenId],
     shift: usize,
-    inputs: &GateInputs,
     rec: &mut Recorder,
 ) -> Result<(), GateError> {
-    let trace = engine_trace(model, ids, Pos::ZERO.forward(shift)?, inputs.threads)?;
+    let trace = engine_trace(model, ids, Pos::ZERO.forward(shift)?)?;
     rec.plan(1);
     let comparison = match forced_comparison(gguf, bytes, ids, &trace) {
         Ok(comparison) => comparison,
@@ -525,7 +524,7 @@ fn second_opinion(
     let model = Model::load(path, ModelParams::default())?;
     let mut ids = model.tokenize(PASSAGE, Special::ContentWithBos)?;
     ids.truncate(inputs.thresholds.logits.traced_tokens);
-    localise(&model, gguf, bytes, &ids, 0, inputs, rec)?;
+    localise(&model, gguf, bytes, &ids, 0, rec)?;
     let Ok(own) = crate::reference::forward::ReferenceModel::load(gguf, bytes) else { return Ok(()) };
     let raw: Vec<i32> = ids.iter().map(|t| t.get()).collect();
     let output =
