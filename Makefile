@@ -1,6 +1,8 @@
 # Two commands matter: `make gates` and `make test`. Both install what is missing (scripts/setup.sh).
 .DEFAULT_GOAL := help
 CARGO ?= cargo
+# One seed for the property tests, so that a run can be repeated; set another to explore.
+export PROPTEST_RNG_SEED ?= 20261129
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
