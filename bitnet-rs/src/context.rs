@@ -54,12 +54,19 @@ impl Context {
         Self::with_optional_probe(model, params, None)
     }
 
-    /// Makes a context whose tensors `probe` sees while they are computed.
+    /// Makes a context whose tensors `probe` sees while they are computed. It computes on one thread, whatever
+    /// `params` ask for.
     ///
     /// # Errors
     /// As [`Context::new`].
     pub fn with_probe(model: &Model, params: &ContextParams, probe: Box<dyn Probe>) -> Result<Self, Error> {
-        Self::with_optional_probe(model, params, Some(probe))
+        // A probed graph runs in pieces, some of which use fewer threads than the pool has. `ggml_graph_kickoff`
+        // sets the thread count of the next piece before it announces that piece, so a thread that sat out the last
+        // one and looks in between joins late, and writes into a work buffer that was freed (valgrind shows it in
+        // ggml_compute_forward_mul_mat; a heap corruption within seconds with two threads). One thread has no pool
+        // to race with.
+        let params = ContextParams { n_threads: 1, ..params.clone() };
+        Self::with_optional_probe(model, &params, Some(probe))
     }
 
     fn with_optional_probe(

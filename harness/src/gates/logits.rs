@@ -110,10 +110,10 @@ pub fn run(inputs: &GateInputs, rec: &mut Recorder, planted: &Fault) -> Result<(
             Fault::File(intact) => {
                 let intact_bytes = MappedFile::open(intact)?;
                 let intact = GgufFile::open(intact, &Default::default()).map_err(bitnet_rs::Error::from)?;
-                localise(&model, intact.gguf(), &intact_bytes, ids, 0, inputs, rec)?;
+                localise(&model, intact.gguf(), &intact_bytes, ids, 0, rec)?;
             }
-            Fault::Positions(shift) => localise(&model, file.gguf(), &bytes, ids, *shift, inputs, rec)?,
-            Fault::None | Fault::Rows => localise(&model, file.gguf(), &bytes, ids, 0, inputs, rec)?,
+            Fault::Positions(shift) => localise(&model, file.gguf(), &bytes, ids, *shift, rec)?,
+            Fault::None | Fault::Rows => localise(&model, file.gguf(), &bytes, ids, 0, rec)?,
         }
     }
     Ok(())
@@ -303,15 +303,15 @@ fn logits(
                 let position = start + i;
                 let engine = rows.row(i)?;
                 engine_firsts.push(first(engine).and_then(|i| i32::try_from(i).ok()).unwrap_or(-1));
+                let log_q = likelihood::log_softmax(engine);
                 // The planted fault reads the row of one position as that of the one before.
                 let stored = if *planted == Fault::Rows { position.saturating_sub(1) } else { position };
                 for ((run, own), total) in prompt.runs.iter().zip(&mut own).zip(&mut runs) {
-                    match RowAgreement::of(run, stored, engine) {
+                    match RowAgreement::of(run, stored, engine, &log_q) {
                         Some(row) => own.push(row),
                         None => unusable = unusable.or(Some(position)),
                     }
-                    let next =
-                        ids.get(position + 1).and_then(|t| likelihood::log_softmax(engine).get(t.index()).copied());
+                    let next = ids.get(position + 1).and_then(|t| log_q.get(t.index()).copied());
                     if let (Some(found), Some(expected)) = (next, run.next.get(position)) {
                         total.next.0 -= f64::from(*expected);
                         total.next.1 -= found;
@@ -455,10 +455,9 @@ fn localise(
     bytes: &[u8],
     ids: &[TokenId],
     shift: usize,
-    inputs: &GateInputs,
     rec: &mut Recorder,
 ) -> Result<(), GateError> {
-    let trace = engine_trace(model, ids, Pos::ZERO.forward(shift)?, inputs.threads)?;
+    let trace = engine_trace(model, ids, Pos::ZERO.forward(shift)?)?;
     rec.plan(1);
     let comparison = match forced_comparison(gguf, bytes, ids, &trace) {
         Ok(comparison) => comparison,
@@ -525,7 +524,7 @@ fn second_opinion(
     let model = Model::load(path, ModelParams::default())?;
     let mut ids = model.tokenize(PASSAGE, Special::ContentWithBos)?;
     ids.truncate(inputs.thresholds.logits.traced_tokens);
-    localise(&model, gguf, bytes, &ids, 0, inputs, rec)?;
+    localise(&model, gguf, bytes, &ids, 0, rec)?;
     let Ok(own) = crate::reference::forward::ReferenceModel::load(gguf, bytes) else { return Ok(()) };
     let raw: Vec<i32> = ids.iter().map(|t| t.get()).collect();
     let output =

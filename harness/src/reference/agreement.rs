@@ -47,15 +47,14 @@ pub fn kl_top_k(p: &[f64], q: &[f64]) -> (f64, f64) {
 const REST_ROUNDING: f64 = 2e-6;
 
 impl RowAgreement {
-    /// Compares the engine's whole row with the reference's stored position. `None` where the reference lacks the
-    /// position, or the row is not finite or too short for the stored ids.
-    pub fn of(run: &StoredRun, position: usize, engine: &[f32]) -> Option<Self> {
+    /// Compares the engine's whole row, and its log-probabilities, with the reference's stored position. `None` where
+    /// the reference lacks the position, or the row is not finite or too short for the stored ids.
+    pub fn of(run: &StoredRun, position: usize, engine: &[f32], log_q: &[f64]) -> Option<Self> {
         if !engine.iter().all(|l| l.is_finite()) {
             return None;
         }
         let (ids, reference) = run.top(position)?;
         let logsumexp = f64::from(*run.logsumexp.get(position)?);
-        let log_q = likelihood::log_softmax(engine);
         let index = |id: &i32| usize::try_from(*id).ok();
         let q: Vec<f64> = ids.iter().map(|id| log_q.get(index(id)?).copied()).collect::<Option<_>>()?;
         let found: Vec<f32> = ids.iter().map(|id| engine.get(index(id)?).copied()).collect::<Option<_>>()?;
@@ -235,6 +234,10 @@ mod tests {
         }
     }
 
+    fn of(position: usize, engine: &[f32]) -> Option<RowAgreement> {
+        RowAgreement::of(&run(), position, engine, &likelihood::log_softmax(engine))
+    }
+
     #[test]
     fn divergence_of_a_top_k_row_by_hand() {
         // p = (½, ¼ | ¼), q = (¼, ¼ | ½): ½ ln 2 + 0 + ¼ ln ½ = ¼ ln 2.
@@ -250,7 +253,7 @@ mod tests {
     #[test]
     fn a_row_by_hand() {
         // Engine: uniform over four, logits 0. First is id 0, the reference's is 3.
-        let row = RowAgreement::of(&run(), 0, &[0.0; 4]).unwrap();
+        let row = of(0, &[0.0; 4]).unwrap();
         assert!(!row.top1);
         assert_relative_eq!(row.margin, 2_f64.ln(), epsilon = 1e-6);
         assert_relative_eq!(row.max_abs, 4_f64.ln(), epsilon = 1e-6);
@@ -258,12 +261,12 @@ mod tests {
         // ½ ln(½/¼) + ¼ ln(¼/¼) + ¼ ln(¼/½) = ¼ ln 2.
         assert_relative_eq!(row.kl, 0.25 * 2_f64.ln(), epsilon = 1e-6);
         // The whole row: ½ ln 2 + ¼ ln 1 + 2 · ⅛ ln ½ = ¼ ln 2 too: the engine is flat outside.
-        let whole = RowAgreement::of(&run(), 1, &[0.0; 4]).unwrap();
+        let whole = of(1, &[0.0; 4]).unwrap();
         assert_relative_eq!(whole.kl, 0.25 * 2_f64.ln(), epsilon = 1e-6);
         // A rest that is not flat is seen by the whole row only: q = (2, 2, 4, 8)/16 has the same three sums
         // as p but for ids 0 and 2. KL = ½ ln 1 + ¼ ln 2 + ⅛ ln 1 + ⅛ ln ½ = ⅛ ln 2; top-k ½·0 + ¼ ln 2 + ¼ ln(2/3).
         let engine = [2_f32.ln(), 2_f32.ln(), 4_f32.ln(), 8_f32.ln()];
-        let whole = RowAgreement::of(&run(), 1, &engine).unwrap();
+        let whole = of(1, &engine).unwrap();
         assert_relative_eq!(whole.kl, 0.125 * 2_f64.ln(), epsilon = 1e-6);
         assert_relative_eq!(whole.kl_top_k, 0.25 * 2_f64.ln() + 0.25 * (2.0_f64 / 3.0).ln(), epsilon = 1e-6);
         assert!(whole.top1 && whole.kl_top_k <= whole.kl);
@@ -271,12 +274,12 @@ mod tests {
 
     #[test]
     fn equal_rows_agree_and_unusable_ones_are_no_rows() {
-        let row = RowAgreement::of(&run(), 1, &[0.0, 2_f32.ln(), 0.0, 4_f32.ln()]).unwrap();
+        let row = of(1, &[0.0, 2_f32.ln(), 0.0, 4_f32.ln()]).unwrap();
         assert!(row.top1 && row.max_abs == 0.0 && row.pairs == (1, 1));
         assert_relative_eq!(row.kl, 0.0, epsilon = 1e-12);
-        assert_eq!(RowAgreement::of(&run(), 0, &[f32::NAN; 4]), None);
-        assert_eq!(RowAgreement::of(&run(), 2, &[0.0; 4]), None);
-        assert_eq!(RowAgreement::of(&run(), 0, &[0.0; 3]), None);
+        assert_eq!(of(0, &[f32::NAN; 4]), None);
+        assert_eq!(of(2, &[0.0; 4]), None);
+        assert_eq!(of(0, &[0.0; 3]), None);
     }
 
     #[test]

@@ -55,14 +55,15 @@ impl Probe for Tracer {
     }
 }
 
-/// Decodes `tokens` from `first` in a context of its own and returns the tensors that the engine computed.
+/// Decodes `tokens` from `first` in a context of its own and returns the tensors that the engine computed, on one
+/// thread as every probed context.
 ///
 /// # Errors
 /// As the context's: [`bitnet_rs::Error`].
-pub fn engine_trace(model: &Model, tokens: &[TokenId], first: Pos, n_threads: u32) -> Result<Trace, bitnet_rs::Error> {
+pub fn engine_trace(model: &Model, tokens: &[TokenId], first: Pos) -> Result<Trace, bitnet_rs::Error> {
     let trace = Arc::new(Mutex::new(Trace::new()));
     let n_ctx = u32::try_from(tokens.len().next_multiple_of(64).max(64)).unwrap_or(u32::MAX);
-    let params = ContextParams { n_ctx, n_threads, ..Default::default() };
+    let params = ContextParams { n_ctx, ..Default::default() };
     let probe = Box::new(Tracer { n_tokens: tokens.len(), trace: Arc::clone(&trace) });
     Context::with_probe(model, &params, probe)?.decode(&Batch::scored(tokens, first, SeqId::ZERO)?)?;
     // A panic in the probe was resumed by decode; the lock is free.
