@@ -832,6 +832,21 @@ mod tests {
         assert_eq!(session.run(&["memory", "--format", "json"], "").1.trim(), "[]");
     }
 
+    /// The registry in the how-to is one, and its device can be spoken to.
+    #[test]
+    fn the_how_to_adds_a_device() {
+        let how_to = include_str!("../../../docs/how-to/agent.md");
+        let yaml = how_to.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+        let session = Session::new();
+        let path = session.dir.path().join("my-devices.yaml");
+        std::fs::write(&path, yaml).unwrap();
+        for text in ["turn on the balcony light", "关掉阳台灯"] {
+            let (status, out, _) = session.run(&[text, "--devices", path.to_str().unwrap()], "");
+            assert_eq!(status.unwrap(), AgentStatus::Done, "{out}");
+            assert!(out.contains(" on balcony_light via mock"), "{out}");
+        }
+    }
+
     #[test]
     fn devices_and_unknown_traces() {
         let session = Session::new();
