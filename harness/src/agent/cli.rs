@@ -30,7 +30,10 @@ use super::vocabulary::{Decision, Outcome};
 const MAX_LINE_BYTES: u64 = 64 * 1024;
 
 /// Arguments of `harness agent`.
+// No argument group of their own for these structs: the binary flattens them into arguments of its
+// own, and group names are type names, which must not meet.
 #[derive(Debug, Args)]
+#[group(skip)]
 #[command(
     after_help = "Examples:\n  harness agent \"打开客厅灯\"\n  harness agent \"set the bedroom ac to 24 degrees\" --format json\n  \
                   harness agent                      # interactive\n  harness agent trace tr_0123456789abcdef\n  \
@@ -89,6 +92,7 @@ pub enum AgentCommand {
 
 /// Where devices, policy and traces are.
 #[derive(Debug, Args)]
+#[group(skip)]
 pub struct HouseArgs {
     /// Device registry; the embedded example without it.
     #[arg(long, global = true, value_name = "YAML")]
@@ -115,6 +119,7 @@ pub struct HouseArgs {
 
 /// The operator's opt-in on the command line.
 #[derive(Debug, Args)]
+#[group(skip)]
 pub struct OptInArgs {
     /// `--execute`.
     #[command(flatten)]
@@ -675,6 +680,32 @@ mod tests {
         args: AgentArgs,
     }
 
+    /// The binary's own arguments around ours, under the same type name as there.
+    mod wrapped {
+        #[derive(clap::Args)]
+        pub(super) struct AgentArgs {
+            #[command(flatten)]
+            pub(super) agent: super::super::AgentArgs,
+            #[arg(long)]
+            pub(super) model: Option<std::path::PathBuf>,
+        }
+    }
+
+    #[derive(Parser)]
+    struct Wrapped {
+        #[command(flatten)]
+        args: wrapped::AgentArgs,
+    }
+
+    #[test]
+    fn the_arguments_can_be_flattened_into_others() {
+        use clap::CommandFactory as _;
+        Wrapped::command().debug_assert();
+        let line = Wrapped::try_parse_from(["agent", "打开客厅灯", "--model", "m.gguf"]).unwrap();
+        assert_eq!(line.args.agent.text.as_deref(), Some("打开客厅灯"));
+        assert!(line.args.model.is_some());
+    }
+
     struct Session {
         dir: tempfile::TempDir,
     }
@@ -799,6 +830,21 @@ mod tests {
         assert_eq!(session.run(&["memory", "--forget", "夜路灯"], "").0.unwrap(), AgentStatus::Done);
         assert_eq!(session.run(&["memory", "--forget", "夜路灯"], "").0.unwrap(), AgentStatus::Refused);
         assert_eq!(session.run(&["memory", "--format", "json"], "").1.trim(), "[]");
+    }
+
+    /// The registry in the how-to is one, and its device can be spoken to.
+    #[test]
+    fn the_how_to_adds_a_device() {
+        let how_to = include_str!("../../../docs/how-to/agent.md");
+        let yaml = how_to.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+        let session = Session::new();
+        let path = session.dir.path().join("my-devices.yaml");
+        std::fs::write(&path, yaml).unwrap();
+        for text in ["turn on the balcony light", "关掉阳台灯"] {
+            let (status, out, _) = session.run(&[text, "--devices", path.to_str().unwrap()], "");
+            assert_eq!(status.unwrap(), AgentStatus::Done, "{out}");
+            assert!(out.contains(" on balcony_light via mock"), "{out}");
+        }
     }
 
     #[test]

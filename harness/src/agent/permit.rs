@@ -92,6 +92,7 @@ impl OperatorConfig {
 
 /// `--execute`. Its only source is the command line's parser.
 #[derive(Debug, clap::Args)]
+#[group(skip)]
 pub struct ExecuteFlag {
     /// Carry the plan out; needs --operator, and a confirmation for medium and high risk.
     #[arg(long, global = true)]

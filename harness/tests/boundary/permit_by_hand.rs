@@ -1,4 +1,4 @@
-//! A permit, a flag and an operator configuration have no public fields; one permit is one execution.
+//! A permit, a flag and an operator configuration have no public fields.
 use harness::agent::permit::{ExecuteFlag, ExecutePermit, OperatorConfig};
 use harness::agent::vocabulary::Backend;
 
@@ -12,10 +12,6 @@ fn flag() -> ExecuteFlag {
 
 fn config() -> OperatorConfig {
     OperatorConfig { enabled: true, backends: vec![Backend::Mock] }
-}
-
-fn spent_twice(permit: ExecutePermit) -> (ExecutePermit, ExecutePermit) {
-    (permit, permit)
 }
 
 fn main() {}
