@@ -19,10 +19,7 @@ test: setup ## Format, lints, every test, and the gates with their planted fault
 	$(CARGO) test --workspace --locked
 	$(CARGO) run --locked -p harness -- gates --quick --self-check
 
-bench: setup ## Time prefill, decode and cartridges
-	$(CARGO) run --release --locked -p harness -- bench $(BENCH)
-
 reference: ## Rebuild gate 2's reference with HuggingFace transformers (Python; docs/how-to/reference.md)
 	scripts/reference.sh
 
-.PHONY: help setup gates test bench reference
+.PHONY: help setup gates test reference

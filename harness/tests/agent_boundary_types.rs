@@ -29,3 +29,12 @@ assert_not_impl_any!(AuthorizedPlan: From<Candidate>, From<NormalizedCommand>, F
 assert_not_impl_any!(ExecutionPlan: From<Candidate>, From<NormalizedCommand>, From<GatedCommand>);
 assert_not_impl_any!(GatedCommand: From<Candidate>, From<NormalizedCommand>);
 assert_not_impl_any!(NormalizedCommand: From<Candidate>);
+
+/// Private fields and the order of stages. The expected messages are those of the compiler that the
+/// repository was last checked with; after a change of compiler, `TRYBUILD=overwrite cargo test`
+/// writes them anew, and the diff must still be the same errors.
+#[test]
+fn forgeries_do_not_compile() {
+    let cases = trybuild::TestCases::new();
+    cases.compile_fail("tests/boundary/*.rs");
+}

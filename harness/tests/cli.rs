@@ -114,7 +114,7 @@ fn refused_input_ends_with_4_and_a_name() {
 
 #[test]
 fn a_gate_whose_process_dies_is_a_fail_with_the_signal() {
-    // The file passes the reader and is cut while the gate's process has it mapped, which raises SIGBUS there.
+    // Programs in the place of the gate's process: one that aborts, one that hangs.
     use harness::gates::runner::Launcher;
     use harness::gates::thresholds::Thresholds;
     use harness::gates::{GateId, GateInputs};

@@ -156,14 +156,13 @@ impl<'a> Generator<'a> {
             // What came before the stop text is still output.
             let text = self.held[..at].to_owned();
             self.held.clear();
-            self.held.push_str(STOPPED);
+            self.pending = Some(Ending::Stop);
             return Ok(Event::Token { id, logprob, text });
         }
         let keep = self.stop.iter().map(|s| overlap(&self.held, s)).max().unwrap_or(0);
         let text: String = self.held.drain(..self.held.len() - keep).collect();
-        if state == Some(GrammarState::Complete) {
-            self.max_tokens = self.produced;
-        } else if self.produced < self.max_tokens {
+        // Behind a complete sentence, or the last token, nothing is sampled: its logits are not needed.
+        if state != Some(GrammarState::Complete) && self.produced < self.max_tokens {
             let next = self.context.next_pos(self.seq)?;
             match self.context.decode(&Batch::prompt(&[id], next, self.seq)?).map(|_| ()) {
                 // The token itself was chosen and counts.
@@ -177,9 +176,6 @@ impl<'a> Generator<'a> {
         Ok(Event::Token { id, logprob, text })
     }
 }
-
-/// Marks that a stop text was found; cannot come from a model, whose NUL bytes never begin a token's text.
-const STOPPED: &str = "\0stop";
 
 /// How many bytes at the end of `text` may begin `stop`.
 fn overlap(text: &str, stop: &str) -> usize {
@@ -203,15 +199,12 @@ impl Iterator for Generator<'_> {
         if self.done {
             return None;
         }
-        if self.held == STOPPED {
-            return Some(Ok(self.end(Ending::Stop)));
+        if let Some(ending) = self.pending.take() {
+            return Some(Ok(self.end(ending)));
         }
         let complete = self.constraint.as_ref().is_some_and(|c| c.state() == GrammarState::Complete);
         if complete && self.produced > 0 {
             return Some(Ok(self.end(Ending::GrammarComplete)));
-        }
-        if let Some(ending) = self.pending.take() {
-            return Some(Ok(self.end(ending)));
         }
         let event = self.step();
         self.done |= event.is_err();
