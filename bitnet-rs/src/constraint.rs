@@ -11,25 +11,31 @@ use crate::ids::TokenId;
 use crate::model::Model;
 use crate::{Error, status};
 
-/// The engine's grammar object (`llama_grammar`), made from a checked [`Grammar`].
-struct NativeGrammar {
+/// The engine's own grammar (`llama_sampler_init_grammar`), made from a checked [`Grammar`], on its own.
+///
+/// [`Constraint`] is what generation uses; this is the half of it that the engine computes, for comparisons.
+pub struct EngineGrammar {
     ptr: NonNull<sys::bn_grammar>,
     /// The engine's grammar points into the vocabulary.
-    _model: Model,
+    model: Model,
 }
 
 // SAFETY: the object is its own heap allocation without thread affinity, used through &mut only.
-unsafe impl Send for NativeGrammar {}
+unsafe impl Send for EngineGrammar {}
 
-impl Drop for NativeGrammar {
+impl Drop for EngineGrammar {
     fn drop(&mut self) {
         // SAFETY: made by bn_grammar_new, freed once.
         unsafe { sys::bn_grammar_free(self.ptr.as_ptr()) };
     }
 }
 
-impl NativeGrammar {
-    fn new(model: &Model, grammar: &Grammar) -> Result<Self, Error> {
+impl EngineGrammar {
+    /// Has the engine parse the grammar.
+    ///
+    /// # Errors
+    /// [`Error::Native`] when it makes a sampler that carries none, which would then constrain nothing.
+    pub fn new(model: &Model, grammar: &Grammar) -> Result<Self, Error> {
         let c = |text: &str| {
             CString::new(text).map_err(|_| Error::Sampler("a grammar text cannot hold a NUL character".into()))
         };
@@ -39,10 +45,44 @@ impl NativeGrammar {
             unsafe { sys::bn_grammar_new(model.as_ptr(), text.as_ptr(), root.as_ptr(), st) }
         })?;
         let ptr = NonNull::new(raw).ok_or_else(|| Error::Sampler("the engine made no grammar".into()))?;
-        Ok(Self { ptr, _model: model.clone() })
+        Ok(Self { ptr, model: model.clone() })
     }
 
-    fn accept(&mut self, token: TokenId) -> Result<(), Error> {
+    /// A copy at the same place of the text.
+    fn duplicate(&self) -> Result<Self, Error> {
+        let raw = status::checked("llama_sampler_clone", |st| {
+            // SAFETY: a valid grammar, only read; the copy is its own allocation.
+            unsafe { sys::bn_grammar_clone(self.ptr.as_ptr(), st) }
+        })?;
+        let ptr = NonNull::new(raw).ok_or_else(|| Error::Sampler("the engine made no copy of a grammar".into()))?;
+        Ok(Self { ptr, model: self.model.clone() })
+    }
+
+    /// The tokens that the engine's grammar allows here (`llama_sampler_apply` over the whole vocabulary), by id.
+    ///
+    /// # Errors
+    /// [`Error::Native`] when the engine throws.
+    pub fn allowed(&self) -> Result<Vec<TokenId>, Error> {
+        let ids = 0..i32::try_from(self.model.n_vocab()).unwrap_or(i32::MAX);
+        let mut candidates: Vec<_> = ids.map(|id| sys::llama_token_data { id, logit: 0.0, p: 0.0 }).collect();
+        let mut array = sys::llama_token_data_array {
+            data: candidates.as_mut_ptr(),
+            size: candidates.len(),
+            selected: -1,
+            sorted: false,
+        };
+        status::checked("llama_sampler_apply", |st| {
+            // SAFETY: a valid grammar, only read; the array points at `size` initialised candidates that outlive the call.
+            unsafe { sys::bn_grammar_apply(self.ptr.as_ptr(), &raw mut array, st) };
+        })?;
+        candidates.iter().filter(|c| c.logit > f32::NEG_INFINITY).map(|c| self.model.token(c.id)).collect()
+    }
+
+    /// Takes one token; an end-of-generation token asks whether the text is a sentence.
+    ///
+    /// # Errors
+    /// [`Error::Native`] for a token that the engine's grammar forbids here; it is not taken.
+    pub fn accept(&mut self, token: TokenId) -> Result<(), Error> {
         status::checked("llama_sampler_accept", |st| {
             // SAFETY: a valid grammar; the shim asks first whether the token is allowed, which the engine asserts.
             unsafe { sys::bn_grammar_accept(self.ptr.as_ptr(), token.get(), st) };
@@ -75,7 +115,9 @@ pub fn vocabulary_trie(model: &Model) -> Result<TokenTrie, Error> {
 pub struct Constraint {
     matcher: Matcher,
     trie: TokenTrie,
-    native: NativeGrammar,
+    native: EngineGrammar,
+    /// The engine's grammar at the start of the text.
+    fresh: EngineGrammar,
 }
 
 impl Constraint {
@@ -87,7 +129,19 @@ impl Constraint {
         if trie.vocabulary_len() != model.n_vocab() as usize {
             return Err(Error::Sampler("the token tree belongs to another model".into()));
         }
-        Ok(Self { matcher: grammar.matcher(), trie, native: NativeGrammar::new(model, grammar)? })
+        let native = EngineGrammar::new(model, grammar)?;
+        let fresh = native.duplicate()?;
+        Ok(Self { matcher: grammar.matcher(), trie, native, fresh })
+    }
+
+    /// Back to the start of the text, for another output of the same grammar. Masks that were computed stay known.
+    ///
+    /// # Errors
+    /// [`Error::Native`] when the engine cannot copy its grammar.
+    pub fn reset(&mut self) -> Result<(), Error> {
+        self.native = self.fresh.duplicate()?;
+        self.matcher.reset();
+        Ok(())
     }
 
     /// The tokens allowed next.
@@ -112,6 +166,12 @@ impl Constraint {
     /// Where the text stands in the grammar.
     pub fn state(&self) -> GrammarState {
         self.matcher.state()
+    }
+}
+
+impl std::fmt::Debug for EngineGrammar {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EngineGrammar").finish_non_exhaustive()
     }
 }
 

@@ -52,7 +52,7 @@ struct Accepted {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[allow(dead_code, reason = "`engine` and `why` are for the test that asks the engine")]
+#[allow(dead_code, reason = "`engine` and `why` are for tests/engine_grammar.rs")]
 struct Refused {
     name: String,
     text: String,

@@ -16,6 +16,7 @@ pub mod agent;
 pub mod bridge;
 pub mod child;
 pub mod first_light;
+pub mod grammar;
 pub mod kernel;
 pub mod logits;
 pub mod recorder;
@@ -43,14 +44,16 @@ pub enum GateId {
     RoundTrip,
     /// 3b.
     Bridge,
+    /// 4.
+    Grammar,
     /// 5.
     Agent,
 }
 
 impl GateId {
     /// In the order in which they run.
-    pub const ALL: [Self; 6] =
-        [Self::FirstLight, Self::Kernel, Self::Model, Self::RoundTrip, Self::Bridge, Self::Agent];
+    pub const ALL: [Self; 7] =
+        [Self::FirstLight, Self::Kernel, Self::Model, Self::RoundTrip, Self::Bridge, Self::Grammar, Self::Agent];
 
     /// As users name it.
     pub fn id(self) -> &'static str {
@@ -60,6 +63,7 @@ impl GateId {
             Self::Model => "2",
             Self::RoundTrip => "3a",
             Self::Bridge => "3b",
+            Self::Grammar => "4",
             Self::Agent => "5",
         }
     }
@@ -72,6 +76,7 @@ impl GateId {
             Self::Model => "model logits",
             Self::RoundTrip => "native state round trip",
             Self::Bridge => "external bridge",
+            Self::Grammar => "tool grammar",
             Self::Agent => "agent boundary",
         }
     }
@@ -88,6 +93,7 @@ impl GateId {
             Self::Model => logits::run(inputs, rec, &logits::Fault::None),
             Self::RoundTrip => round_trip::run(inputs, rec),
             Self::Bridge => bridge::run(inputs, rec),
+            Self::Grammar => grammar::run(inputs, rec),
             Self::Agent => agent::run(inputs, rec),
         }
     }
@@ -99,6 +105,7 @@ impl GateId {
             Self::Model => logits::self_check(inputs, progress),
             Self::RoundTrip => round_trip::self_check(inputs, progress),
             Self::Bridge => bridge::self_check(inputs, progress),
+            Self::Grammar => grammar::self_check(inputs, progress),
             Self::Agent => agent::self_check(progress),
         }
     }

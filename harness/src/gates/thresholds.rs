@@ -21,6 +21,8 @@ pub struct Thresholds {
     pub round_trip: RoundTrip,
     /// Gate 3b.
     pub bridge: Bridge,
+    /// Gate 4.
+    pub grammar: GrammarGate,
 }
 
 /// Time limits.
@@ -113,6 +115,28 @@ pub struct Bridge {
     pub max_abs_native: f32,
     /// Bound on the mean KL divergence for KV made elsewhere, in nats.
     pub max_kl_foreign: f64,
+}
+
+/// Gate 4.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GrammarGate {
+    /// Generations in all.
+    pub generations: usize,
+    /// Generations of a quick run.
+    pub quick_generations: usize,
+    /// How many of them the model says.
+    pub from_model: usize,
+    /// How many a large model says.
+    pub from_large_model: usize,
+    /// Temperatures of the model.
+    pub temperatures: Vec<f32>,
+    /// Most tokens of one generation.
+    pub max_tokens: usize,
+    /// Sequences that the model continues in one batch.
+    pub lanes: u32,
+    /// Least share of generations that finish.
+    pub min_complete_share: f64,
 }
 
 impl Thresholds {

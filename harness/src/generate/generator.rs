@@ -1,11 +1,9 @@
 //! The generator: an iterator of events over a context that it borrows.
 
-use bitnet_rs::grammar::{Grammar, GrammarState, TokenTrie};
-use bitnet_rs::{
-    Batch, Constraint, Context, Error, Sampler, SamplingParams, SeqId, TextStream, TokenId, vocabulary_trie,
-};
+use bitnet_rs::grammar::{Grammar, TokenTrie};
+use bitnet_rs::{Batch, Context, Error, SamplingParams, SeqId, TextStream, TokenId};
 
-use super::GenerateError;
+use super::{GenerateError, TokenSelector};
 
 /// How to generate.
 #[derive(Clone, Debug, Default)]
@@ -68,8 +66,7 @@ pub enum Event {
 pub struct Generator<'a> {
     context: &'a mut Context,
     seq: SeqId,
-    sampler: Sampler,
-    constraint: Option<Constraint>,
+    selector: TokenSelector,
     max_tokens: usize,
     stop: Vec<String>,
     produced: usize,
@@ -95,21 +92,13 @@ impl<'a> Generator<'a> {
         if prompt.is_empty() {
             return Err(GenerateError::EmptyPrompt);
         }
-        let sampler = Sampler::new(context.model(), &params.sampling)?;
-        let constraint = match &params.grammar {
-            None => None,
-            Some(grammar) => {
-                let trie = params.trie.map_or_else(|| vocabulary_trie(context.model()), Ok)?;
-                Some(Constraint::new(context.model(), grammar, trie)?)
-            }
-        };
+        let selector = TokenSelector::new(context.model(), &params.sampling, params.grammar.as_ref(), params.trie)?;
         let first = context.next_pos(seq)?;
         context.decode(&Batch::prompt(prompt, first, seq)?)?;
         Ok(Self {
             context,
             seq,
-            sampler,
-            constraint,
+            selector,
             max_tokens: if params.max_tokens == 0 { usize::MAX } else { params.max_tokens },
             stop: params.stop.into_iter().filter(|s| !s.is_empty()).collect(),
             produced: 0,
@@ -122,10 +111,7 @@ impl<'a> Generator<'a> {
 
     fn end(&mut self, ending: Ending) -> Event {
         self.done = true;
-        let complete = match &self.constraint {
-            Some(c) => matches!(c.state(), GrammarState::MayEnd | GrammarState::Complete | GrammarState::Ended),
-            None => matches!(ending, Ending::EndOfGeneration | Ending::Stop),
-        };
+        let complete = self.selector.is_sentence().unwrap_or(matches!(ending, Ending::EndOfGeneration | Ending::Stop));
         let mut text = std::mem::take(&mut self.held);
         if ending == Ending::Stop {
             text.clear();
@@ -140,16 +126,13 @@ impl<'a> Generator<'a> {
             return Ok(self.end(Ending::MaxTokens));
         }
         let logits = self.context.logits()?.last()?;
-        let mask = self.constraint.as_mut().map(Constraint::mask).transpose()?;
-        let id = self.sampler.sample(logits, mask.as_deref())?;
-        let logprob = log_probability(logits, id);
-        let state = self.constraint.as_mut().map(|c| c.accept(id)).transpose()?;
-        if self.context.model().is_end_of_generation(id) {
+        let selected = self.selector.select(logits)?;
+        let (id, logprob) = (selected.id, log_probability(logits, selected.id));
+        if selected.end {
             return Ok(self.end(Ending::EndOfGeneration));
         }
-        self.sampler.accept(id)?;
         self.produced += 1;
-        let bytes = self.context.model().token_bytes(id, self.constraint.is_none())?;
+        let bytes = self.context.model().token_bytes(id, !self.selector.is_constrained())?;
         let piece = self.stream.push(&bytes);
         self.held.push_str(&piece);
         if let Some(at) = self.stop.iter().filter_map(|s| self.held.find(s.as_str())).min() {
@@ -162,7 +145,7 @@ impl<'a> Generator<'a> {
         let keep = self.stop.iter().map(|s| overlap(&self.held, s)).max().unwrap_or(0);
         let text: String = self.held.drain(..self.held.len() - keep).collect();
         // Behind a complete sentence, or the last token, nothing is sampled: its logits are not needed.
-        if state != Some(GrammarState::Complete) && self.produced < self.max_tokens {
+        if !self.selector.is_complete() && self.produced < self.max_tokens {
             let next = self.context.next_pos(self.seq)?;
             match self.context.decode(&Batch::prompt(&[id], next, self.seq)?).map(|_| ()) {
                 // The token itself was chosen and counts.
@@ -202,8 +185,7 @@ impl Iterator for Generator<'_> {
         if let Some(ending) = self.pending.take() {
             return Some(Ok(self.end(ending)));
         }
-        let complete = self.constraint.as_ref().is_some_and(|c| c.state() == GrammarState::Complete);
-        if complete && self.produced > 0 {
+        if self.selector.is_complete() && self.produced > 0 {
             return Some(Ok(self.end(Ending::GrammarComplete)));
         }
         let event = self.step();

@@ -19,10 +19,12 @@
 
 mod candidate_source;
 mod generator;
+mod selector;
 mod template;
 
 pub use candidate_source::{Answers, CANDIDATE_SCHEMA, EngineSource};
 pub use generator::{Ending, Event, Generator, GeneratorParams};
+pub use selector::{Selected, TokenSelector};
 pub use template::{ChatTemplate, Message};
 
 /// Why nothing, or nothing more, was generated.
