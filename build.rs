@@ -94,7 +94,7 @@ fn run() -> Result<(), String> {
     }
     let native = build_engine(&config, &tools, &tree, &out, &flags);
     build_shim(&config, &tools, &tree, &workspace, &flags)?;
-    link(&config, &native);
+    link(&config, &tools, &native);
     generate_bindings(&tree, &workspace, &out)?;
     write_engine_info(&out, &pin, &tools.compiler, &format!("-O3 {flags}"), &config, &features)
 }
@@ -173,7 +173,7 @@ fn build_shim(config: &Config, tools: &Toolchain, tree: &Path, workspace: &Path,
     Ok(())
 }
 
-fn link(config: &Config, native: &Path) {
+fn link(config: &Config, tools: &Toolchain, native: &Path) {
     let out = env::var("OUT_DIR").unwrap_or_default();
     println!("cargo::rustc-link-search=native={out}");
     println!("cargo::rustc-link-lib=static=bitnet_shim");
@@ -185,6 +185,12 @@ fn link(config: &Config, native: &Path) {
     println!("cargo::rustc-link-lib=dylib=stdc++");
     println!("cargo::rustc-link-lib=dylib=m");
     if config.openmp {
+        // Distributions keep it beside clang, where the linker does not look.
+        let found = std::process::Command::new(&tools.cc).arg("--print-file-name=libomp.so").output();
+        let path = found.map(|o| PathBuf::from(String::from_utf8_lossy(&o.stdout).trim())).unwrap_or_default();
+        if let Some(folder) = path.parent().filter(|_| path.is_absolute()) {
+            println!("cargo::rustc-link-search=native={}", folder.display());
+        }
         println!("cargo::rustc-link-lib=dylib=omp");
     }
 }

@@ -182,7 +182,7 @@ impl fmt::Display for Cause {
             Cause::OtherTokens { position, cells } => {
                 write!(f, "{cells} cells from position {position} hold other tokens")
             }
-            Cause::Rounding { to } => write!(f, "values were rounded to {to}"),
+            Cause::Rounding { to } => write!(f, "numbers were rounded to {to}"),
             Cause::Scaled { tensor, factor } => write!(f, "{tensor} are scaled by {factor:.4}"),
             Cause::Damage { elements } => write!(f, "{elements} elements are damaged"),
             Cause::Arithmetic => {

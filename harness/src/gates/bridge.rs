@@ -431,12 +431,11 @@ impl Draft {
     }
 }
 
-/// Turns a rotate-half row from one RoPE base to another.
-fn change_base(position: usize, row: &mut [f32], from: f64, to: f64) {
+/// Turns each pair of a rotate-half row by `angle(exponent)`; the base to that power is the pair's frequency.
+fn turn(row: &mut [f32], angle: impl Fn(f64) -> f64) {
     let half = row.len() / 2;
     for i in 0..half {
-        let exponent = -2.0 * i as f64 / row.len() as f64;
-        let angle = position as f64 * (to.powf(exponent) - from.powf(exponent));
+        let angle = angle(-2.0 * i as f64 / row.len() as f64);
         let (sin, cos) = angle.sin_cos();
         let (x, y) = (f64::from(row[i]), f64::from(row[i + half]));
         row[i] = (x * cos - y * sin) as f32;
@@ -489,8 +488,12 @@ fn plant(inputs: &GateInputs, progress: &mut dyn FnMut(&str), reports: &mut Vec<
 
     let mut faulty = intact.clone();
     let base = f64::from(lock.rope_theta);
-    faulty.keys(|position, row| change_base(position, row, base, 10_000.0))?;
+    faulty.keys(|position, row| turn(row, |e| position as f64 * (10_000f64.powf(e) - base.powf(e))))?;
     cases.push(("wrong RoPE base", faulty, "RoPE base"));
+
+    let mut faulty = intact.clone();
+    faulty.keys(|_, row| turn(row, |e| 5.0 * base.powf(e)))?;
+    cases.push(("keys of another first position", faulty, "another first position"));
 
     let mut faulty = intact.clone();
     faulty.keys(|_, row| row.iter_mut().for_each(|v| *v = bf16::from_f32(*v).to_f32()))?;
@@ -510,7 +513,7 @@ fn plant(inputs: &GateInputs, progress: &mut dyn FnMut(&str), reports: &mut Vec<
         reports.push(fault(GateId::Bridge, name, caught, evidence));
     }
 
-    let name = "first position off";
+    let name = "first position labelled wrong";
     progress(name);
     let mut faulty = intact.clone();
     faulty.metadata.insert("first_pos".into(), "5".into());
