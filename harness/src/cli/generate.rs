@@ -90,7 +90,7 @@ pub(crate) struct ModelOptions {
 /// Options of `generate`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  harness generate --prompt \"The lamp in the kitchen\"\n  harness generate --chat --system \"Devices:\\n- lumo: light, kitchen\" --prompt \"turn on lumo\"\n  harness generate --chat --prompt \"add 2 and 3\" --tools gates/grammars/arithmetic.toml --format json"
+    after_help = "Examples:\n  harness generate --prompt \"The lamp in the kitchen\"\n  harness generate --chat --system $'Devices:\\n- lumo: light, kitchen' --prompt \"turn on lumo\"\n  harness generate --chat --prompt \"add 2 and 3\" --tools gates/grammars/arithmetic.toml --format json"
 )]
 pub(crate) struct GenerateArgs {
     #[command(flatten)]
@@ -112,7 +112,7 @@ pub(crate) struct GenerateArgs {
 /// Options of `chat`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  harness chat --system \"Devices:\\n- lumo: light, kitchen\"\n\nCtrl-C stops an answer, the second one ends the program; an empty line or end of input ends the conversation."
+    after_help = "Example:\n  harness chat --system $'Devices:\\n- lumo: light, kitchen'\n\nCtrl-C stops an answer, the second one ends the program; an empty line or end of input ends the conversation."
 )]
 pub(crate) struct ChatArgs {
     #[command(flatten)]
