@@ -31,6 +31,9 @@ pub(crate) struct ModelOptions {
     /// Cartridge to mount under the prompt or conversation.
     #[arg(long, value_name = "FILE")]
     cartridge: Option<PathBuf>,
+    /// Round values of a cartridge that the context's types cannot hold exactly.
+    #[arg(long)]
+    round: bool,
     /// Cells of the context; 0 is the model's context length.
     #[arg(long, default_value_t = 0)]
     n_ctx: u32,
@@ -224,7 +227,6 @@ fn grammar(options: &ModelOptions) -> Result<(Option<Grammar>, Option<ToolRegist
 impl Session {
     fn open(options: &ModelOptions) -> Result<Self, CliError> {
         let (grammar, registry) = grammar(options)?;
-        let threads = super::gates::threads(options.threads)?;
         let source = ModelSource::from_option(options.model.clone());
         let path = source.path().map_err(|e| CliError::Failed(format!("model {}: {e}", source.name())))?;
         let started = Instant::now();
@@ -233,15 +235,19 @@ impl Session {
             .map_err(|e| CliError::Refused(format!("model {}: {e}", source.name())))?;
         bar.finish_and_clear();
         let load_ms = started.elapsed().as_secs_f64() * 1e3;
+        let settings = super::profile::settings(&model, options.threads)?;
+        let defaults = ContextParams::default();
         let params = ContextParams {
             n_ctx: options.n_ctx,
-            n_threads: threads,
+            n_ubatch: settings.n_ubatch.unwrap_or(defaults.n_ubatch),
+            n_threads: settings.threads,
             flash_attn: options.flash_attn,
             allow_overcommit: options.allow_overcommit,
-            ..Default::default()
+            ..defaults
         };
         let mut context = Context::new(&model, &params).map_err(|e| engine_error(e.into()))?;
-        let mounted = options.cartridge.as_deref().map(|p| mount(&mut context, p)).transpose()?;
+        let rounding = if options.round { Rounding::Nearest } else { Rounding::Exact };
+        let mounted = options.cartridge.as_deref().map(|p| mount(&mut context, p, rounding)).transpose()?;
         let params = GeneratorParams {
             sampling: SamplingParams {
                 temperature: options.temperature,
@@ -273,13 +279,13 @@ impl Session {
     }
 }
 
-fn mount(context: &mut Context, path: &Path) -> Result<u32, CliError> {
+fn mount(context: &mut Context, path: &Path, rounding: Rounding) -> Result<u32, CliError> {
     let cartridge = Cartridge::open(path).map_err(|e| refused("--cartridge", path, &e))?;
     cartridge.validate(Level::Full).map_err(|e| refused("--cartridge", path, &e))?;
     let lock = ModelLock::of(context.model(), &mut |_, _| std::ops::ControlFlow::Continue(()))
         .map_err(|e| CliError::Failed(e.to_string()))?;
     let mounted =
-        cartridge.mount(context, SeqId::ZERO, &lock, Rounding::Exact).map_err(|e| refused("--cartridge", path, &e))?;
+        cartridge.mount(context, SeqId::ZERO, &lock, rounding).map_err(|e| refused("--cartridge", path, &e))?;
     Ok(mounted.next_pos)
 }
 
