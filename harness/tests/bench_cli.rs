@@ -99,7 +99,17 @@ fn a_cartridge_is_measured_against_prefill_read_and_restore() {
         assert_eq!(row["payload_bytes"].as_u64().unwrap(), row["n_tokens"].as_u64().unwrap() * 4 * 2 * 2 * 64 * 2);
         assert!(row["file_bytes"].as_u64() > row["payload_bytes"].as_u64());
         check_samples(&row["prefill_ms"], 1);
-        for times in ["capture_ms", "read_ms", "restore_ms", "mount_ms", "mount_hashed_ms", "mount_full_ms", "mount_head_major_ms", "convert_ms", "write_ms"] {
+        for times in [
+            "capture_ms",
+            "read_ms",
+            "restore_ms",
+            "mount_ms",
+            "mount_hashed_ms",
+            "mount_full_ms",
+            "mount_head_major_ms",
+            "convert_ms",
+            "write_ms",
+        ] {
             check_samples(&row[times], 2);
         }
         let median = |name: &str| row[name]["median"].as_f64().unwrap();
@@ -139,7 +149,8 @@ fn a_sweep_leaves_a_profile_that_the_other_commands_use() {
     let report = json(&["bench", "--sweep", "-p", "16", "-n", "2", "-r", "1", "--save-profile", path]);
     assert_eq!(report["kind"], "sweep");
     let best = &report["best"];
-    let tried: Vec<u64> = report["by_ubatch"].as_array().unwrap().iter().map(|r| r["n_ubatch"].as_u64().unwrap()).collect();
+    let tried: Vec<u64> =
+        report["by_ubatch"].as_array().unwrap().iter().map(|r| r["n_ubatch"].as_u64().unwrap()).collect();
     assert!(tried.contains(&best["n_ubatch"].as_u64().unwrap()), "{tried:?} {best}");
 
     let text = std::fs::read_to_string(&file).unwrap();
@@ -178,7 +189,8 @@ fn without_a_name_the_profile_goes_to_the_folder_of_the_configuration() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::cargo_bin("harness").unwrap();
     command.env_remove("BITNET_PROFILE").env("XDG_CONFIG_HOME", folder.path());
-    let output = command.args(["bench", "--sweep", "-p", "16", "-n", "1", "-r", "1", "--save-profile"]).output().unwrap();
+    let output =
+        command.args(["bench", "--sweep", "-p", "16", "-n", "1", "-r", "1", "--save-profile"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let profiles: Vec<_> =
         std::fs::read_dir(folder.path().join("bitnet-harness/profiles")).unwrap().map(|e| e.unwrap().path()).collect();

@@ -12,9 +12,11 @@ use harness::cartridge::{
     Cartridge, CartridgeError, Cause, ConvertTo, Level, ModelLock, Overwrite, Provenance, Rope, Rounding, convert,
     diagnose, write_head_major, write_native,
 };
+use harness::gates::thresholds::Thresholds;
 use harness::generate::{ChatTemplate, Message};
 use harness::model::source::ModelSource;
 use harness::model::synth::{SynthSpec, write_synth_file};
+use harness::reference::likelihood::kl_divergence;
 
 const PREFIX: usize = 37;
 const DEVICES: &str = "Devices:\n- pixa: camera, hallway";
@@ -195,11 +197,14 @@ fn several_cartridges_live_in_several_sequences() {
     let params = ContextParams { n_seq_max: 3, ..base() };
     let prefixes = [b.tokens(PREFIX, 1), b.tokens(5, 2), b.tokens(64, 3)];
     let turns = [b.tokens(4, 4), b.tokens(6, 5), b.tokens(3, 6)];
-    let (mut live, mut mounted) = (b.context(&params), b.context(&params));
+    let (mut mounted, mut restored, mut live) = (b.context(&params), b.context(&params), b.context(&params));
     for (i, prefix) in prefixes.iter().enumerate() {
-        feed(&mut live, prefix, seq(i as i32));
-        let cartridge = b.open(&b.create(&format!("c{i}"), prefix, &base()).0);
-        cartridge.mount(&mut mounted, seq(i as i32), &b.lock, Rounding::Exact).unwrap();
+        let seq = seq(i as i32);
+        let (path, state) = b.create(&format!("c{i}"), prefix, &base());
+        b.open(&path).mount(&mut mounted, seq, &b.lock, Rounding::Exact).unwrap();
+        restored.restore(seq, &state.blob()).unwrap();
+        feed(&mut live, prefix, seq);
+        assert!(mounted.save(seq).unwrap().as_bytes() == state.as_bytes());
     }
     // One batch that goes on with all three.
     let mut batch = Batch::new();
@@ -210,9 +215,16 @@ fn several_cartridges_live_in_several_sequences() {
     }
     let rows = |context: &mut Context| {
         let logits = context.decode(&batch).unwrap();
-        (0..batch.len()).map(|i| bits(logits.row(i).unwrap())).collect::<Vec<_>>()
+        (0..batch.len()).map(|i| logits.row(i).unwrap().to_vec()).collect::<Vec<_>>()
     };
-    assert!(rows(&mut live) == rows(&mut mounted));
+    let (found, same, prefilled) = (rows(&mut mounted), rows(&mut restored), rows(&mut live));
+    // The engine's own restore puts the same bytes into the same cells.
+    assert!(found.iter().zip(&same).all(|(a, b)| bits(a) == bits(b)));
+    // A prefill beside other sequences lies in other cells than one alone, and attention sums in another order: near,
+    // as two roundings of one model are, but not equal.
+    let kl = found.iter().zip(&prefilled).map(|(a, b)| kl_divergence(b, a)).sum::<f64>() / found.len() as f64;
+    let bound = Thresholds::embedded().unwrap().logits.max_mean_kl;
+    assert!(kl <= bound, "mean KL {kl:.2e}");
     // Taking one away leaves the others as they are.
     let before: Vec<Vec<u8>> = [0, 2].map(|i| mounted.save(seq(i)).unwrap().into_bytes()).into();
     mounted.remove_all(seq(1)).unwrap();

@@ -255,9 +255,8 @@ fn one(
             converted.push(started.elapsed().as_secs_f64() * 1e3);
         }
     }
-    let file_bytes = fs::metadata(&native)
-        .map_err(|source| BenchError::Io { what: native.display().to_string(), source })?
-        .len();
+    let file_bytes =
+        fs::metadata(&native).map_err(|source| BenchError::Io { what: native.display().to_string(), source })?.len();
     let payload_bytes = Cartridge::open(&native)?.payload_bytes() as u64;
     let mut setup = Setup {
         context,
@@ -365,8 +364,22 @@ fn decode(context: &mut Context, tokens: &[TokenId], stop: &AtomicBool) -> Resul
 /// The table of a run.
 pub fn table(rows: &[CartridgeRow]) -> Table {
     let mut table = Table::new([
-        "p", "MB", "prefill ms", "capture ms", "write MB/s", "convert MB/s", "read ms", "restore ms", "mount ms",
-        "hashed ms", "full ms", "head-major ms", "prefill/mount", "prefill/full", "mount/restore", "mount/read",
+        "p",
+        "MB",
+        "prefill ms",
+        "capture ms",
+        "write MB/s",
+        "convert MB/s",
+        "read ms",
+        "restore ms",
+        "mount ms",
+        "hashed ms",
+        "full ms",
+        "head-major ms",
+        "prefill/mount",
+        "prefill/full",
+        "mount/restore",
+        "mount/read",
         "peak/payload",
     ]);
     let optional = |s: Option<String>| s.unwrap_or_else(|| "-".into());

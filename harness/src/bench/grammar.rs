@@ -95,7 +95,11 @@ pub fn measure(
             }
             let started = Instant::now();
             let mask = constraint.mask()?;
-            if output == 0 { first.push(us(started)) } else { later.push(us(started)) }
+            if output == 0 {
+                first.push(us(started))
+            } else {
+                later.push(us(started))
+            }
             if mask.is_empty() {
                 return Err(BenchError::Grammar("no token of this vocabulary may come next".into()));
             }

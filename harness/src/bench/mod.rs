@@ -83,7 +83,8 @@ fn ordinary_tokens(model: &bitnet_rs::Model, n: usize) -> Result<Vec<bitnet_rs::
     // Lehmer's generator (Park and Miller 1988): no two vocabularies get a pattern that repeats soon.
     let mut x = 20_261_129u64;
     // A vocabulary of nothing but control tokens is used as it is.
-    let only_control = (0..model.n_vocab().min(4096) as i32).all(|id| model.token(id).is_ok_and(|t| model.is_control(t)));
+    let only_control =
+        (0..model.n_vocab().min(4096) as i32).all(|id| model.token(id).is_ok_and(|t| model.is_control(t)));
     while found.len() < n {
         x = x.wrapping_mul(48_271) % 2_147_483_647;
         let token = model.token((x % u64::from(model.n_vocab().max(1))) as i32)?;

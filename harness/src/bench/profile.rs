@@ -122,7 +122,8 @@ impl Profile {
     /// What is wrong with it, naming the field.
     pub fn parse(text: &str) -> Result<Self, String> {
         let profile: Self = toml::from_str(text).map_err(|e| e.to_string().trim().replace('\n', " "))?;
-        let reject = |field: &str, value: &dyn std::fmt::Display, need: &str| Err(format!("{field} is {value}: {need}"));
+        let reject =
+            |field: &str, value: &dyn std::fmt::Display, need: &str| Err(format!("{field} is {value}: {need}"));
         if profile.format != FORMAT {
             return reject("format", &profile.format, &format!("this program reads {FORMAT}"));
         }
@@ -341,10 +342,8 @@ mod tests {
     fn a_profile_reads_back_and_nothing_unknown_is_let_in() {
         let text = profile().to_toml().unwrap();
         assert_eq!(Profile::parse(&text), Ok(profile()));
-        let stamped = Profile {
-            stamp: Some(Stamp { path: "/m.gguf".into(), bytes: 3, modified: [5, 6] }),
-            ..profile()
-        };
+        let stamped =
+            Profile { stamp: Some(Stamp { path: "/m.gguf".into(), bytes: 3, modified: [5, 6] }), ..profile() };
         assert_eq!(Profile::parse(&stamped.to_toml().unwrap()), Ok(stamped));
         for (change, named) in [
             (text.clone() + "flash_attn = true\n", "flash_attn"),

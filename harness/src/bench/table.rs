@@ -23,9 +23,8 @@ impl Table {
     /// Aligned by spaces.
     pub fn text(&self) -> String {
         let lines: Vec<&Vec<String>> = std::iter::once(&self.head).chain(&self.rows).collect();
-        let width = |column: usize| {
-            lines.iter().filter_map(|l| l.get(column)).map(|c| c.chars().count()).max().unwrap_or(0)
-        };
+        let width =
+            |column: usize| lines.iter().filter_map(|l| l.get(column)).map(|c| c.chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..self.head.len()).map(width).collect();
         let mut out = String::new();
         for line in lines {

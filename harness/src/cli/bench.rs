@@ -1,5 +1,6 @@
 //! `harness bench`: speed of the engine, of cartridges and of grammars on this machine.
 
+use std::ffi::OsString;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -109,7 +110,7 @@ struct SpeedArgs {
     sweep: bool,
     /// Keep the best settings for the other commands: here, or in the folder for profiles.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "", requires = "sweep")]
-    save_profile: Option<PathBuf>,
+    save_profile: Option<OsString>,
 }
 
 #[derive(Debug, Args)]
@@ -226,7 +227,14 @@ impl Subject {
     }
 
     /// Prints the result, or puts it into its file.
-    fn finish(self, form: Form, threads: u32, tables: &[(&str, Table)], notes: &[String], body: Value) -> Result<(), CliError> {
+    fn finish(
+        self,
+        form: Form,
+        threads: u32,
+        tables: &[(&str, Table)],
+        notes: &[String],
+        body: Value,
+    ) -> Result<(), CliError> {
         self.bar.finish_and_clear();
         let features = CpuFeatures::detect();
         let (host, engine) = (super::gates::host(threads, &features), super::gates::engine(&features));
@@ -244,9 +252,23 @@ impl Subject {
             Form::Text | Form::Markdown => {
                 let m = &self.about;
                 let about = [
-                    format!("model   {} ({}), {:.1} MB, {} layers of {}, {} tokens", m.name, m.source, m.bytes as f64 / 1e6, m.n_layer, m.n_embd, m.n_vocab),
+                    format!(
+                        "model   {} ({}), {:.1} MB, {} layers of {}, {} tokens",
+                        m.name,
+                        m.source,
+                        m.bytes as f64 / 1e6,
+                        m.n_layer,
+                        m.n_embd,
+                        m.n_vocab
+                    ),
                     format!("host    {}, {} CPUs, {}", host.cpu, host.cpus, host.os),
-                    format!("engine  {} {}, {}, {}", &engine.commit[..9.min(engine.commit.len())], engine.kernel, engine.threading, engine.compiler),
+                    format!(
+                        "engine  {} {}, {}, {}",
+                        &engine.commit[..9.min(engine.commit.len())],
+                        engine.kernel,
+                        engine.threading,
+                        engine.compiler
+                    ),
                     format!("flags   {}", engine.flags),
                 ];
                 let markdown = form == Form::Markdown;
@@ -330,12 +352,12 @@ fn speed(args: SpeedArgs) -> Result<Exit, CliError> {
     // Where the profile goes is known before minutes of measuring, not after.
     let place = match &args.save_profile {
         None => None,
-        Some(file) if file.as_os_str().is_empty() => {
+        Some(file) if file.is_empty() => {
             let place = Place::from_env();
             place.file_for("").map_err(super::profile::error)?;
             Some(place)
         }
-        Some(file) => Some(Place::File(file.clone())),
+        Some(file) => Some(Place::File(file.into())),
     };
     if args.sweep {
         return sweep(&args.on, options, place);
@@ -345,7 +367,8 @@ fn speed(args: SpeedArgs) -> Result<Exit, CliError> {
         return Err(CliError::Usage("nothing to measure: give -p or -n a length above 0".into()));
     }
     let subject = Subject::load(&args.on)?;
-    let rows = speed::measure(&subject.model, &options, &cases, &mut subject.say(), &subject.stop).map_err(bench_error)?;
+    let rows =
+        speed::measure(&subject.model, &options, &cases, &mut subject.say(), &subject.stop).map_err(bench_error)?;
     let most = options.threads.iter().copied().max().unwrap_or(1);
     let body = json!({"kind": "speed", "repetitions": options.repetitions, "rows": rows});
     subject.finish(args.on.format, most, &[("", speed_table(&rows))], &[], body)?;
@@ -485,12 +508,8 @@ fn grammar(args: GrammarArgs) -> Result<Exit, CliError> {
         }
     };
     let subject = Subject::load(&args.on)?;
-    let options = bench::grammar::GrammarOptions {
-        outputs: args.outputs,
-        max_tokens: args.max_tokens,
-        threads,
-        seed: args.seed,
-    };
+    let options =
+        bench::grammar::GrammarOptions { outputs: args.outputs, max_tokens: args.max_tokens, threads, seed: args.seed };
     let row = bench::grammar::measure(&subject.model, &grammar, &options, &mut subject.say(), &subject.stop)
         .map_err(bench_error)?;
     let notes = [

@@ -433,12 +433,7 @@ struct Seal {
 }
 
 /// Continues behind the mounted cartridge and behind its prefilled text. `None` where cells have no token.
-fn seal(
-    cartridge: &Cartridge,
-    loaded: &Loaded,
-    lock: &ModelLock,
-    args: &VerifyArgs,
-) -> Result<Option<Seal>, CliError> {
+fn seal(cartridge: &Cartridge, loaded: &Loaded, lock: &ModelLock, args: &VerifyArgs) -> Result<Option<Seal>, CliError> {
     let model = &loaded.model;
     let failed = |e: bitnet_rs::Error| CliError::Failed(e.to_string());
     if cartridge.tokens().any(|t| t < 0) || cartridge.fields().first_pos != 0 {

@@ -129,12 +129,8 @@ fn compiler() -> Line {
 
 /// The settings that a sweep found best, or how to find them.
 fn profiles(place: &Place, cpu: &str) -> Vec<Line> {
-    let line = |ok, found: String, advice: Option<&str>| Line {
-        topic: "profile",
-        ok,
-        found,
-        advice: advice.map(Into::into),
-    };
+    let line =
+        |ok, found: String, advice: Option<&str>| Line { topic: "profile", ok, found, advice: advice.map(Into::into) };
     let measure = "`harness bench --sweep --save-profile [--model GGUF]` measures the best settings";
     if *place == Place::Off {
         return vec![line(true, "not used (BITNET_PROFILE=off)".into(), None)];
@@ -153,7 +149,8 @@ fn profiles(place: &Place, cpu: &str) -> Vec<Line> {
                     p.model, p.threads, p.n_ubatch, p.prefill_tokens_per_second, p.decode_tokens_per_second
                 );
                 let cpus = threads::available();
-                let other = (p.cpus != cpus).then(|| format!("measured with {} CPUs, {cpus} are here; {measure}", p.cpus));
+                let other =
+                    (p.cpus != cpus).then(|| format!("measured with {} CPUs, {cpus} are here; {measure}", p.cpus));
                 line(true, found, other.as_deref())
             }
         })
