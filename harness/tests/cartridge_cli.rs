@@ -262,6 +262,44 @@ fn verify_refuses_damage_by_name() {
     assert!(verify(&missing).contains("`rope_theta` is missing"));
 }
 
+#[test]
+fn a_native_file_becomes_portable_and_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, file) = devices(folder.path());
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let ask =
+        |file: &str, more: &[&str]| run(&[&["cartridge", "mount", file, "--prompt", "switch pixa on"], more].concat());
+    // Captured without flash attention, it does not mount with it; the message says what to do, and that works.
+    let (code, _, err) = ask(&file, &["--flash-attn"]);
+    assert!(code == 4 && err.contains("convert the cartridge to head-major"), "{err}");
+    let convert = |from: &str, to: &str, out: &str, more: &[&str]| {
+        run(&[&["cartridge", "convert", from, "--to", to, "--out", &at(out)], more].concat())
+    };
+    assert_eq!(convert(&file, "head-major", "portable", &[]).0, 0);
+    let (code, out, _) = ask(&at("portable"), &["--flash-attn"]);
+    assert!(code == 0 && out.contains("hallway"), "{out}");
+    assert_eq!(ask(&at("portable"), &[]).1, ask(&file, &[]).1);
+    assert_eq!(convert(&at("portable"), "native", "flash", &["--flash-attn"]).0, 0);
+    assert!(ask(&at("flash"), &["--flash-attn"]).1.contains("hallway"));
+    // There and back: the same bytes of keys and values.
+    assert_eq!(convert(&at("portable"), "native", "back", &[]).0, 0);
+    let payload = |p: &Path| {
+        let mut tensors: Vec<_> = Parts::read(p).tensors.into_iter().map(|t| (t.0, t.3)).collect();
+        tensors.sort();
+        tensors
+    };
+    assert!(payload(&path) == payload(&folder.path().join("back")));
+
+    assert_eq!(convert(&file, "head-major", "portable", &[]).0, 2, "an existing file stays");
+    let (code, _, err) = convert(&file, "head-major", "narrow", &["--type-k", "bf16"]);
+    assert!(code == 4 && err.contains("layer 0"), "{err}");
+    assert_eq!(convert(&file, "head-major", "narrow", &["--type-k", "bf16", "--round"]).0, 0);
+    let narrow = json(&["cartridge", "inspect", &at("narrow"), "--format", "json"]);
+    assert_eq!(narrow["metadata"]["rounded_from"], "f16/f16");
+    assert_eq!(convert(&file, "head-major", "q", &["--type-k", "q8_0"]).0, 4);
+    assert_eq!(convert(&file, "head-major", "f", &["--flash-attn"]).0, 2);
+}
+
 /// Keys and values that transformers computed for the embedded model, head-major.
 fn computed_by_transformers() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../gates/cartridges/hf-prefix.safetensors")

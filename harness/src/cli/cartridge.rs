@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use bitnet_rs::state::{KvType, StateBlob};
-use bitnet_rs::{Batch, Context, ContextParams, Model, ModelParams, Pos, SeqId, Special, TokenId};
+use bitnet_rs::state::{KvType, StateBlob, ValueLayout};
+use bitnet_rs::{Batch, Context, ContextParams, Model, ModelParams, Pos, SeqId, Special, TokenId, engine_info};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
@@ -13,8 +13,8 @@ use super::output::{self, TextOrJson};
 use super::profile::Settings;
 use super::{CliError, progress};
 use crate::cartridge::{
-    Cartridge, CartridgeError, Inspection, Level, ModelLock, Overwrite, Provenance, Rounding, diff, import_parts,
-    write_native,
+    Cartridge, CartridgeError, ConvertTo, Inspection, Level, ModelLock, Overwrite, Provenance, Rounding, convert, diff,
+    import_parts, write_native,
 };
 use crate::exit::Exit;
 use crate::gates::thresholds::Thresholds;
@@ -43,6 +43,8 @@ enum CartridgeCommand {
     Mount(super::generate::MountArgs),
     /// Compare two files.
     Diff(DiffArgs),
+    /// Write the same keys and values in the other layout or other types.
+    Convert(ConvertArgs),
     /// Write the engine's state blob that a native file holds.
     ExportBlob(ExportArgs),
     /// Make a cartridge from a state blob and its tokens.
@@ -142,6 +144,45 @@ struct DiffArgs {
     format: TextOrJson,
 }
 
+/// Layouts by the names that stand in the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum LayoutName {
+    /// For people and PyTorch; mounts under either attention.
+    HeadMajor,
+    /// The engine's own blob; mounts without a copy under the attention it is for.
+    Native,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  harness cartridge convert devices.safetensors --to head-major --out portable.safetensors\n\nValues are converted exactly or refused; --round allows rounding."
+)]
+struct ConvertArgs {
+    /// The file.
+    file: PathBuf,
+    /// Layout to write.
+    #[arg(long, value_enum)]
+    to: LayoutName,
+    /// Type of the keys; as in the file unless given.
+    #[arg(long)]
+    type_k: Option<KvType>,
+    /// Type of the values; as in the file unless given.
+    #[arg(long)]
+    type_v: Option<KvType>,
+    /// A native file for contexts with flash attention.
+    #[arg(long)]
+    flash_attn: bool,
+    /// Round values that the types cannot hold exactly.
+    #[arg(long)]
+    round: bool,
+    /// File to write.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Replace an existing file.
+    #[arg(long)]
+    force: bool,
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  harness cartridge export-blob devices.safetensors --out devices.blob")]
 struct ExportArgs {
@@ -206,6 +247,7 @@ pub(crate) fn run(args: CartridgeArgs) -> Result<Exit, CliError> {
         CartridgeCommand::Verify(args) => verify(args),
         CartridgeCommand::Mount(args) => super::generate::mount_and_run(args),
         CartridgeCommand::Diff(args) => difference(args),
+        CartridgeCommand::Convert(args) => convert_layout(args),
         CartridgeCommand::ExportBlob(args) => export(args),
         CartridgeCommand::ImportBlob(args) => import(args),
         CartridgeCommand::ImportParts(args) => import_from_parts(args),
@@ -505,6 +547,30 @@ fn difference(args: DiffArgs) -> Result<Exit, CliError> {
     };
     output::print(&text)?;
     Ok(if d.same_content() { Exit::Success } else { Exit::Fail })
+}
+
+fn convert_layout(args: ConvertArgs) -> Result<Exit, CliError> {
+    let cartridge = open(&args.file)?;
+    cartridge.validate(Level::Full).map_err(|e| cartridge_error(&args.file, e))?;
+    let fields = cartridge.fields();
+    let type_k = args.type_k.unwrap_or(fields.type_k);
+    let type_v = args.type_v.unwrap_or(fields.type_v);
+    let to = match args.to {
+        LayoutName::HeadMajor if args.flash_attn => {
+            return Err(CliError::Usage("--flash-attn: a head-major file mounts under either attention".into()));
+        }
+        LayoutName::HeadMajor => ConvertTo::HeadMajor { type_k, type_v },
+        LayoutName::Native => ConvertTo::Native {
+            type_k,
+            type_v,
+            value_layout: ValueLayout::from_flash_attention(args.flash_attn),
+            engine: engine_info::ENGINE_COMMIT.to_owned(),
+        },
+    };
+    let rounding = if args.round { Rounding::Nearest } else { Rounding::Exact };
+    convert(&cartridge, &args.out, &to, rounding, overwrite(args.force)).map_err(|e| cartridge_error(&args.file, e))?;
+    output::print(&format!("wrote {} tokens to {}\n", fields.n_tokens, args.out.display()))?;
+    Ok(Exit::Success)
 }
 
 fn export(args: ExportArgs) -> Result<Exit, CliError> {
