@@ -3,16 +3,18 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use bitnet_rs::state::{KvType, StateBlob};
-use bitnet_rs::{Batch, Context, ContextParams, Model, ModelParams, Pos, SeqId, Special, TokenId};
+use bitnet_rs::state::{KvType, StateBlob, ValueLayout};
+use bitnet_rs::{Batch, Context, ContextParams, Model, ModelParams, Pos, SeqId, Special, TokenId, engine_info};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::generate::{read_text, refused};
 use super::output::{self, TextOrJson};
+use super::profile::Settings;
 use super::{CliError, progress};
 use crate::cartridge::{
-    Cartridge, CartridgeError, Inspection, Level, ModelLock, Overwrite, Provenance, Rounding, diff, write_native,
+    Cartridge, CartridgeError, ConvertTo, Inspection, Level, ModelLock, Overwrite, Provenance, Rounding, convert, diff,
+    import_parts, write_native,
 };
 use crate::exit::Exit;
 use crate::gates::thresholds::Thresholds;
@@ -41,10 +43,14 @@ enum CartridgeCommand {
     Mount(super::generate::MountArgs),
     /// Compare two files.
     Diff(DiffArgs),
+    /// Write the same keys and values in the other layout or other types.
+    Convert(ConvertArgs),
     /// Write the engine's state blob that a native file holds.
     ExportBlob(ExportArgs),
     /// Make a cartridge from a state blob and its tokens.
     ImportBlob(ImportArgs),
+    /// Make a cartridge from the frozen and trained parts of a cache (docs/how-to/train-a-cartridge.md).
+    ImportParts(PartsArgs),
 }
 
 #[derive(Debug, Args)]
@@ -138,6 +144,45 @@ struct DiffArgs {
     format: TextOrJson,
 }
 
+/// Layouts by the names that stand in the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum LayoutName {
+    /// For people and PyTorch; mounts under either attention.
+    HeadMajor,
+    /// The engine's own blob; mounts without a copy under the attention it is for.
+    Native,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  harness cartridge convert devices.safetensors --to head-major --out portable.safetensors\n\nValues are converted exactly or refused; --round allows rounding."
+)]
+struct ConvertArgs {
+    /// The file.
+    file: PathBuf,
+    /// Layout to write.
+    #[arg(long, value_enum)]
+    to: LayoutName,
+    /// Type of the keys; as in the file unless given.
+    #[arg(long)]
+    type_k: Option<KvType>,
+    /// Type of the values; as in the file unless given.
+    #[arg(long)]
+    type_v: Option<KvType>,
+    /// A native file for contexts with flash attention.
+    #[arg(long)]
+    flash_attn: bool,
+    /// Round values that the types cannot hold exactly.
+    #[arg(long)]
+    round: bool,
+    /// File to write.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Replace an existing file.
+    #[arg(long)]
+    force: bool,
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  harness cartridge export-blob devices.safetensors --out devices.blob")]
 struct ExportArgs {
@@ -171,6 +216,30 @@ struct ImportArgs {
     force: bool,
 }
 
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  harness cartridge import-parts cache.safetensors --title \"manual, trained\" --out manual.safetensors"
+)]
+struct PartsArgs {
+    /// GGUF file that the cache was trained for; without it the embedded model.
+    #[arg(long, value_name = "GGUF")]
+    model: Option<PathBuf>,
+    /// Safetensors file with trainable_keys.{l}, trainable_values.{l} and optionally frozen_keys.{l}, frozen_values.{l}.
+    file: PathBuf,
+    /// File with the token ids of its cells, where they still stand for these tokens (an untrained cache).
+    #[arg(long, value_name = "FILE")]
+    tokens: Option<PathBuf>,
+    /// File to write.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Title for people.
+    #[arg(long)]
+    title: Option<String>,
+    /// Replace an existing file.
+    #[arg(long)]
+    force: bool,
+}
+
 pub(crate) fn run(args: CartridgeArgs) -> Result<Exit, CliError> {
     match args.command {
         CartridgeCommand::Create(args) => create(args),
@@ -178,8 +247,10 @@ pub(crate) fn run(args: CartridgeArgs) -> Result<Exit, CliError> {
         CartridgeCommand::Verify(args) => verify(args),
         CartridgeCommand::Mount(args) => super::generate::mount_and_run(args),
         CartridgeCommand::Diff(args) => difference(args),
+        CartridgeCommand::Convert(args) => convert_layout(args),
         CartridgeCommand::ExportBlob(args) => export(args),
         CartridgeCommand::ImportBlob(args) => import(args),
+        CartridgeCommand::ImportParts(args) => import_from_parts(args),
     }
 }
 
@@ -205,15 +276,17 @@ fn open(path: &Path) -> Result<Cartridge, CliError> {
 
 struct Loaded {
     model: Model,
+    settings: Settings,
     _path: ModelPath,
 }
 
-fn load(on: &On) -> Result<Loaded, CliError> {
-    let source = ModelSource::from_option(on.model.clone());
+fn load(model: Option<&PathBuf>, threads: Option<u32>) -> Result<Loaded, CliError> {
+    let source = ModelSource::from_option(model.cloned());
     let path = source.path().map_err(|e| CliError::Failed(format!("model {}: {e}", source.name())))?;
     let model = Model::load(path.as_path(), ModelParams::default())
         .map_err(|e| CliError::Refused(format!("model {}: {e}", source.name())))?;
-    Ok(Loaded { model, _path: path })
+    let settings = super::profile::settings(&model, threads)?;
+    Ok(Loaded { model, settings, _path: path })
 }
 
 fn lock(model: &Model) -> Result<ModelLock, CliError> {
@@ -227,16 +300,18 @@ fn lock(model: &Model) -> Result<ModelLock, CliError> {
     lock.map_err(|e| CliError::Failed(e.to_string()))
 }
 
-fn context(model: &Model, on: &On, n_ctx: usize) -> Result<Context, CliError> {
+fn context(loaded: &Loaded, on: &On, n_ctx: usize) -> Result<Context, CliError> {
+    let defaults = ContextParams::default();
     let params = ContextParams {
         n_ctx: u32::try_from(n_ctx).unwrap_or(u32::MAX),
-        n_threads: super::gates::threads(on.threads)?,
+        n_ubatch: loaded.settings.n_ubatch.unwrap_or(defaults.n_ubatch),
+        n_threads: loaded.settings.threads,
         flash_attn: on.flash_attn,
         type_k: on.type_k,
         type_v: on.type_v,
-        ..Default::default()
+        ..defaults
     };
-    Context::new(model, &params).map_err(|e| CliError::Usage(e.to_string()))
+    Context::new(&loaded.model, &params).map_err(|e| CliError::Usage(e.to_string()))
 }
 
 fn token_ids(path: &Path) -> Result<Vec<i32>, CliError> {
@@ -251,7 +326,7 @@ fn create(args: CreateArgs) -> Result<Exit, CliError> {
     if !args.force && args.out.symlink_metadata().is_ok() {
         return Err(CliError::Usage(format!("{} exists; give --force to replace it", args.out.display())));
     }
-    let loaded = load(&args.on)?;
+    let loaded = load(args.on.model.as_ref(), args.on.threads)?;
     let model = &loaded.model;
     let failed = |e: bitnet_rs::Error| CliError::Failed(e.to_string());
     let mut tokens: Vec<TokenId> = match (&args.text, &args.tokens) {
@@ -285,7 +360,7 @@ fn create(args: CreateArgs) -> Result<Exit, CliError> {
             tokens.len()
         )));
     }
-    let mut context = context(model, &args.on, tokens.len())?;
+    let mut context = context(&loaded, &args.on, tokens.len())?;
     let bar = progress::spinner(&format!("prefilling {} tokens", tokens.len()));
     context.decode(&Batch::prompt(&tokens, Pos::ZERO, SeqId::ZERO).map_err(failed)?).map_err(failed)?;
     let state = context.save(SeqId::ZERO).map_err(failed)?;
@@ -349,11 +424,11 @@ fn inspect(args: InspectArgs) -> Result<Exit, CliError> {
 fn verify(args: VerifyArgs) -> Result<Exit, CliError> {
     let cartridge = open(&args.file)?;
     cartridge.validate(Level::Full).map_err(|e| cartridge_error(&args.file, e))?;
-    let loaded = load(&args.on)?;
+    let loaded = load(args.on.model.as_ref(), args.on.threads)?;
     let model = &loaded.model;
     let lock = lock(model)?;
     cartridge.lock_check(&lock).map_err(|m| cartridge_error(&args.file, CartridgeError::Lock(m)))?;
-    let seal = seal(&cartridge, model, &lock, &args)?;
+    let seal = seal(&cartridge, &loaded, &lock, &args)?;
     // KV of other arithmetic is held to gate 3b's bound; what the engine wrote itself must be equal.
     let bridge = Thresholds::embedded().map_err(|e| CliError::Usage(format!("gates/gates.toml: {e}")))?.bridge;
     let holds = seal.as_ref().is_some_and(|s| s.differing == 0 || s.kl <= bridge.max_kl_foreign && s.foreign);
@@ -400,7 +475,8 @@ struct Seal {
 }
 
 /// Continues behind the mounted cartridge and behind its prefilled text. `None` where cells have no token.
-fn seal(cartridge: &Cartridge, model: &Model, lock: &ModelLock, args: &VerifyArgs) -> Result<Option<Seal>, CliError> {
+fn seal(cartridge: &Cartridge, loaded: &Loaded, lock: &ModelLock, args: &VerifyArgs) -> Result<Option<Seal>, CliError> {
+    let model = &loaded.model;
     let failed = |e: bitnet_rs::Error| CliError::Failed(e.to_string());
     if cartridge.tokens().any(|t| t < 0) || cartridge.fields().first_pos != 0 {
         return Ok(None);
@@ -420,9 +496,9 @@ fn seal(cartridge: &Cartridge, model: &Model, lock: &ModelLock, args: &VerifyArg
     let more: Vec<TokenId> = tokens.iter().copied().cycle().take(SEAL_TOKENS).collect();
     let n_ctx = tokens.len() + SEAL_TOKENS;
     let rounding = if args.round { Rounding::Nearest } else { Rounding::Exact };
-    let mut mounted = context(model, &on, n_ctx)?;
+    let mut mounted = context(loaded, &on, n_ctx)?;
     cartridge.mount(&mut mounted, SeqId::ZERO, lock, rounding).map_err(|e| cartridge_error(&args.file, e))?;
-    let mut own = context(model, &on, n_ctx)?;
+    let mut own = context(loaded, &on, n_ctx)?;
     let bar = progress::spinner("prefilling the text to compare");
     own.decode(&Batch::prompt(&tokens, Pos::ZERO, SeqId::ZERO).map_err(failed)?).map_err(failed)?;
     bar.finish_and_clear();
@@ -473,6 +549,30 @@ fn difference(args: DiffArgs) -> Result<Exit, CliError> {
     Ok(if d.same_content() { Exit::Success } else { Exit::Fail })
 }
 
+fn convert_layout(args: ConvertArgs) -> Result<Exit, CliError> {
+    let cartridge = open(&args.file)?;
+    cartridge.validate(Level::Full).map_err(|e| cartridge_error(&args.file, e))?;
+    let fields = cartridge.fields();
+    let type_k = args.type_k.unwrap_or(fields.type_k);
+    let type_v = args.type_v.unwrap_or(fields.type_v);
+    let to = match args.to {
+        LayoutName::HeadMajor if args.flash_attn => {
+            return Err(CliError::Usage("--flash-attn: a head-major file mounts under either attention".into()));
+        }
+        LayoutName::HeadMajor => ConvertTo::HeadMajor { type_k, type_v },
+        LayoutName::Native => ConvertTo::Native {
+            type_k,
+            type_v,
+            value_layout: ValueLayout::from_flash_attention(args.flash_attn),
+            engine: engine_info::ENGINE_COMMIT.to_owned(),
+        },
+    };
+    let rounding = if args.round { Rounding::Nearest } else { Rounding::Exact };
+    convert(&cartridge, &args.out, &to, rounding, overwrite(args.force)).map_err(|e| cartridge_error(&args.file, e))?;
+    output::print(&format!("wrote {} tokens to {}\n", fields.n_tokens, args.out.display()))?;
+    Ok(Exit::Success)
+}
+
 fn export(args: ExportArgs) -> Result<Exit, CliError> {
     let cartridge = open(&args.file)?;
     let state = cartridge.to_blob().map_err(|e| cartridge_error(&args.file, e))?;
@@ -489,16 +589,39 @@ fn export(args: ExportArgs) -> Result<Exit, CliError> {
 fn import(args: ImportArgs) -> Result<Exit, CliError> {
     let bytes = std::fs::read(&args.file).map_err(|e| CliError::Usage(format!("{}: {e}", args.file.display())))?;
     let tokens = token_ids(&args.tokens)?;
-    let loaded = load(&args.on)?;
+    let loaded = load(args.on.model.as_ref(), args.on.threads)?;
     for &id in &tokens {
         loaded.model.token(id).map_err(|e| refused("--tokens", &args.tokens, &e))?;
     }
-    let context = context(&loaded.model, &args.on, tokens.len().max(1))?;
+    let context = context(&loaded, &args.on, tokens.len().max(1))?;
     let blob = StateBlob::parse(&bytes, context.geometry()).map_err(|e| refused("blob", &args.file, &e))?;
     blob.check_finite().map_err(|e| refused("blob", &args.file, &e))?;
     let lock = lock(&loaded.model)?;
     write_native(&args.out, &blob, &tokens, &lock, &Provenance::default(), overwrite(args.force))
         .map_err(|e| cartridge_error(&args.out, e))?;
     output::print(&format!("wrote {} tokens to {}\n", tokens.len(), args.out.display()))?;
+    Ok(Exit::Success)
+}
+
+fn import_from_parts(args: PartsArgs) -> Result<Exit, CliError> {
+    let tokens = args.tokens.as_deref().map(token_ids).transpose()?;
+    let loaded = load(args.model.as_ref(), None)?;
+    if let (Some(path), Some(tokens)) = (&args.tokens, &tokens) {
+        for &id in tokens {
+            loaded.model.token(id).map_err(|e| refused("--tokens", path, &e))?;
+        }
+    }
+    let lock = lock(&loaded.model)?;
+    let source = args.file.file_name().map(|n| n.to_string_lossy().into_owned());
+    let provenance = Provenance { title: args.title.clone(), source, ..Default::default() };
+    import_parts(&args.file, tokens.as_deref(), &lock, &provenance, &args.out, overwrite(args.force)).map_err(|e| {
+        match e {
+            // A file that is not there is a slip of the command, not a bad file.
+            CartridgeError::Io { .. } if !args.file.exists() => CliError::Usage(e.to_string()),
+            e => cartridge_error(&args.file, e),
+        }
+    })?;
+    let cartridge = open(&args.out)?;
+    output::print(&format!("wrote {} cells to {}\n", cartridge.fields().n_tokens, args.out.display()))?;
     Ok(Exit::Success)
 }

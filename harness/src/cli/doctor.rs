@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::CliError;
 use super::output::{self, TextOrJson};
+use crate::bench::profile::{Place, Profile};
 use crate::exit::Exit;
 
 /// Options of `doctor`.
@@ -29,8 +30,9 @@ struct Line {
 }
 
 pub(crate) fn run(args: DoctorArgs) -> Result<Exit, CliError> {
-    let lines =
-        [cpu(), kernel(), cores(), stack(), available_memory(), pin(), compiler(), tool("cmake"), tool("ninja")];
+    let mut lines = vec![cpu(), kernel(), cores(), stack(), available_memory(), pin(), compiler()];
+    lines.extend(profiles(&Place::from_env(), &super::gates::cpu_model()));
+    lines.extend([tool("cmake"), tool("ninja")]);
     let text = match args.format {
         TextOrJson::Json => output::json(&lines)?,
         TextOrJson::Text => lines
@@ -125,6 +127,37 @@ fn compiler() -> Line {
     }
 }
 
+/// The settings that a sweep found best, or how to find them.
+fn profiles(place: &Place, cpu: &str) -> Vec<Line> {
+    let line =
+        |ok, found: String, advice: Option<&str>| Line { topic: "profile", ok, found, advice: advice.map(Into::into) };
+    let measure = "`harness bench --sweep --save-profile [--model GGUF]` measures the best settings";
+    if *place == Place::Off {
+        return vec![line(true, "not used (BITNET_PROFILE=off)".into(), None)];
+    }
+    let lines: Vec<Line> = place
+        .files()
+        .iter()
+        .map(|file| match Profile::read(file) {
+            Err(e) => line(false, e.to_string(), None),
+            Ok(p) if p.cpu != cpu => {
+                line(true, format!("{}: for {}, not used on this CPU", file.display(), p.cpu), Some(measure))
+            }
+            Ok(p) => {
+                let found = format!(
+                    "{}: --threads {}, micro-batch {} (prefill {:.1} t/s, decode {:.1} t/s)",
+                    p.model, p.threads, p.n_ubatch, p.prefill_tokens_per_second, p.decode_tokens_per_second
+                );
+                let cpus = threads::available();
+                let other =
+                    (p.cpus != cpus).then(|| format!("measured with {} CPUs, {cpus} are here; {measure}", p.cpus));
+                line(true, found, other.as_deref())
+            }
+        })
+        .collect();
+    if lines.is_empty() { vec![line(true, "none".into(), Some(measure))] } else { lines }
+}
+
 fn tool(name: &'static str) -> Line {
     let version = Command::new(name).arg("--version").output().ok().filter(|o| o.status.success());
     let found = version.map(|o| String::from_utf8_lossy(&o.stdout).lines().next().unwrap_or_default().to_owned());
@@ -133,5 +166,36 @@ fn tool(name: &'static str) -> Line {
         ok: found.is_some(),
         advice: found.is_none().then(|| "needed to build only; scripts/setup.sh installs it".into()),
         found: found.unwrap_or_else(|| "not installed".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recommends_what_the_sweep_found_and_says_what_is_wrong_with_the_rest() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::Folder(Some(folder.path().to_owned()));
+        let lines = profiles(&place, "A");
+        assert!(lines.len() == 1 && lines[0].ok && lines[0].advice.as_ref().unwrap().contains("--sweep"));
+        let text = |cpu: &str| {
+            format!(
+                "format = \"bitnet-harness.profile/1\"\ncpu = \"{cpu}\"\ncpus = 9999\nmodel = \"m\"\n\
+                 model_hash = \"sha256:{}\"\nmodel_bytes = 1\nengine = \"e\"\nthreads = 7\nn_ubatch = 96\n\
+                 prefill_tokens_per_second = 41.0\ndecode_tokens_per_second = 28.0\n",
+                "0".repeat(64)
+            )
+        };
+        std::fs::write(folder.path().join("1.toml"), text("A")).unwrap();
+        std::fs::write(folder.path().join("2.toml"), text("B")).unwrap();
+        std::fs::write(folder.path().join("3.toml"), text("A") + "temperature = 1\n").unwrap();
+        let lines = profiles(&place, "A");
+        assert_eq!(lines.iter().map(|l| l.ok).collect::<Vec<_>>(), [true, true, false]);
+        assert!(lines[0].found.contains("--threads 7, micro-batch 96"), "{}", lines[0].found);
+        assert!(lines[0].advice.as_ref().unwrap().contains("9999 CPUs"));
+        assert!(lines[1].found.contains("for B, not used"), "{}", lines[1].found);
+        assert!(lines[2].found.contains("temperature"), "{}", lines[2].found);
+        assert!(profiles(&Place::Off, "A")[0].found.contains("off"));
     }
 }

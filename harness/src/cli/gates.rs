@@ -238,17 +238,21 @@ fn inspect(source: &ModelSource, strict: bool) -> Result<ModelReport, CliError> 
     })
 }
 
-fn host(threads: u32, features: &CpuFeatures) -> Host {
+/// The CPU as the system names it.
+pub(super) fn cpu_model() -> String {
+    let table = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = |l: &str| Some(l.strip_prefix("model name")?.split_once(':')?.1.trim().to_owned());
+    table.lines().find_map(name).unwrap_or_else(|| "unknown".into())
+}
+
+pub(super) fn host(threads: u32, features: &CpuFeatures) -> Host {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let cpu = read("/proc/cpuinfo")
-        .lines()
-        .find_map(|l| l.strip_prefix("model name").and_then(|r| r.split_once(':')).map(|(_, v)| v.trim().to_owned()));
     let memory = read("/proc/meminfo")
         .lines()
         .find_map(|l| l.strip_prefix("MemTotal:").and_then(|r| r.split_whitespace().next()?.parse::<u64>().ok()));
     let kernel = read("/proc/sys/kernel/osrelease");
     Host {
-        cpu: cpu.unwrap_or_else(|| "unknown".into()),
+        cpu: cpu_model(),
         cpus: bitnet_rs::threads::available(),
         threads,
         memory_bytes: memory.unwrap_or(0) * 1024,
@@ -257,7 +261,7 @@ fn host(threads: u32, features: &CpuFeatures) -> Host {
     }
 }
 
-fn engine(features: &CpuFeatures) -> Engine {
+pub(super) fn engine(features: &CpuFeatures) -> Engine {
     Engine {
         commit: engine_info::ENGINE_COMMIT.into(),
         llama_cpp_commit: engine_info::LLAMA_CPP_COMMIT.into(),

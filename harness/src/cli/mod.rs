@@ -3,12 +3,14 @@
 //! Results go to stdout, progress and logs to stderr; `--format json` prints one JSON document and nothing else.
 
 mod agent;
+mod bench;
 mod cartridge;
 mod doctor;
 mod gates;
 mod generate;
 mod model;
 mod output;
+mod profile;
 mod progress;
 
 use std::sync::Arc;
@@ -43,6 +45,8 @@ enum Command {
     Chat(generate::ChatArgs),
     /// Make and inspect models.
     Model(model::ModelArgs),
+    /// Tokens per second, cartridges against prefill, grammars against decoding.
+    Bench(Box<bench::BenchArgs>),
     /// Check tools, CPU features, memory and the engine's pin.
     Doctor(doctor::DoctorArgs),
     /// One gate, in the process that the runner starts.
@@ -91,9 +95,21 @@ pub(crate) fn interrupt_flag() -> Arc<AtomicBool> {
     flag
 }
 
+/// The process's arguments. `bench -ub` is llama-bench's spelling of `--ubatch-size`; a one-letter option with a value
+/// would be read otherwise.
+fn arguments() -> Vec<std::ffi::OsString> {
+    let mut arguments: Vec<_> = std::env::args_os().collect();
+    if arguments.get(1).is_some_and(|command| command == "bench") {
+        for argument in arguments.iter_mut().filter(|a| *a == "-ub") {
+            *argument = "--ubatch-size".into();
+        }
+    }
+    arguments
+}
+
 /// Parses the arguments and runs the command.
 pub fn main() -> Exit {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse_from(arguments()) {
         Ok(cli) => cli,
         Err(e) => {
             let wanted_help = !e.use_stderr();
@@ -117,6 +133,7 @@ pub fn main() -> Exit {
         Command::Generate(args) => generate::run(args),
         Command::Chat(args) => generate::chat(args),
         Command::Model(args) => model::run(args),
+        Command::Bench(args) => bench::run(*args),
         Command::Doctor(args) => doctor::run(args),
         Command::GateChild(args) => gates::child(args),
     };

@@ -539,19 +539,19 @@ fn plant(inputs: &GateInputs, progress: &mut dyn FnMut(&str), reports: &mut Vec<
 
 #[cfg(test)]
 mod tests {
-    use super::change_base;
+    use super::turn;
 
     #[test]
-    fn changing_the_base_and_back_is_the_identity() {
+    fn turning_and_back_is_the_identity_and_a_quarter_swaps_the_halves() {
         let row: Vec<f32> = (0..64).map(|i| (i as f32 * 0.37).sin()).collect();
         let mut turned = row.clone();
-        change_base(41, &mut turned, 500_000.0, 10_000.0);
+        turn(&mut turned, |e| 41.0 * 500_000f64.powf(e));
         assert!(row.iter().zip(&turned).any(|(a, b)| (a - b).abs() > 0.1));
-        change_base(41, &mut turned, 10_000.0, 500_000.0);
+        turn(&mut turned, |e| -41.0 * 500_000f64.powf(e));
         assert!(row.iter().zip(&turned).all(|(a, b)| (a - b).abs() < 1e-5));
-        // Position 0 is not rotated at all.
-        let mut zero = row.clone();
-        change_base(0, &mut zero, 500_000.0, 10_000.0);
-        assert_eq!(zero, row);
+        let mut quarter = row.clone();
+        turn(&mut quarter, |_| std::f64::consts::FRAC_PI_2);
+        assert!(row[..32].iter().zip(&quarter[32..]).all(|(a, b)| (a - b).abs() < 1e-6));
+        assert!(row[32..].iter().zip(&quarter[..32]).all(|(a, b)| (a + b).abs() < 1e-6));
     }
 }

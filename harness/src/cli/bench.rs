@@ -1,0 +1,530 @@
+//! `harness bench`: speed of the engine, of cartridges and of grammars on this machine.
+
+use std::ffi::OsString;
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use bitnet_rs::grammar::{Grammar, GrammarLimits};
+use bitnet_rs::state::KvType;
+use bitnet_rs::{CpuFeatures, Model, ModelParams};
+use clap::{Args, Subcommand};
+use indicatif::ProgressBar;
+use serde_json::{Value, json};
+
+use super::output::{self, ResultFile};
+use super::{CliError, interrupt_flag, progress};
+use crate::bench::profile::{Place, Profile, Stamp};
+use crate::bench::speed::{self, Best, SpeedOptions, SpeedRow};
+use crate::bench::table::Table;
+use crate::bench::{self, BenchError, MeasuredModel, SCHEMA};
+use crate::cartridge::ModelLock;
+use crate::exit::Exit;
+use crate::model::source::{ModelPath, ModelSource};
+use crate::tools::{SchemaOptions, ToolRegistry};
+
+/// The tool grammar that is measured unless another is given.
+const HOME_TOOLS: &str = include_str!("../../../gates/grammars/home.toml");
+
+/// Form of a bench's result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Form {
+    /// For people.
+    #[default]
+    Text,
+    /// Tables for a document.
+    Markdown,
+    /// One JSON document with every sample.
+    Json,
+}
+
+/// Options of `bench`.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  harness bench -p 512 -n 128 -t 1,2\n  harness bench --sweep --save-profile\n  harness bench cartridge --model m.gguf\n  harness bench grammar\n\nTokens per second as llama-bench counts them. docs/how-to/bench.md explains the figures and the profile."
+)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    command: Option<BenchCommand>,
+    #[command(flatten)]
+    speed: SpeedArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum BenchCommand {
+    /// Mounting a cartridge against prefilling its text.
+    Cartridge(CartridgeArgs),
+    /// Grammar masks against decoding.
+    Grammar(GrammarArgs),
+}
+
+#[derive(Debug, Args)]
+struct On {
+    /// GGUF file; without it the embedded model.
+    #[arg(short, long, value_name = "GGUF")]
+    model: Option<PathBuf>,
+    /// Form of the result.
+    #[arg(short = 'o', long, visible_alias = "output", value_enum, default_value_t)]
+    format: Form,
+    /// Write the result here instead of stdout.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct SpeedArgs {
+    #[command(flatten)]
+    on: On,
+    /// Prompt lengths; 0 for none.
+    #[arg(short = 'p', long, value_name = "LIST", value_delimiter = ',', default_value = "512")]
+    n_prompt: Vec<u32>,
+    /// Numbers of decoded tokens; 0 for none.
+    #[arg(short = 'n', long, value_name = "LIST", value_delimiter = ',', default_value = "128")]
+    n_gen: Vec<u32>,
+    /// Thread counts; clamped to the CPUs that this process may use. Default: all of those.
+    #[arg(short, long, value_name = "LIST", value_delimiter = ',')]
+    threads: Vec<u32>,
+    /// Most tokens handed to one decode call.
+    #[arg(short, long, value_name = "LIST", value_delimiter = ',', default_value = "2048")]
+    batch_size: Vec<u32>,
+    /// Most tokens per micro-batch (llama-bench's -ub works, too).
+    #[arg(short = 'u', long, value_name = "LIST", value_delimiter = ',', default_value = "512")]
+    ubatch_size: Vec<u32>,
+    /// Timed runs of each row.
+    #[arg(short, long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repetitions: u32,
+    /// Type of cached keys.
+    #[arg(long, default_value = "f16")]
+    type_k: KvType,
+    /// Type of cached values; other than f16 needs flash attention.
+    #[arg(long, default_value = "f16")]
+    type_v: KvType,
+    /// Flash attention.
+    #[arg(long, visible_alias = "fa")]
+    flash_attn: bool,
+    /// Try thread counts, then micro-batches, and say which are best.
+    #[arg(long, conflicts_with_all = ["threads", "ubatch_size"])]
+    sweep: bool,
+    /// Keep the best settings for the other commands: here, or in the folder for profiles.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "", requires = "sweep")]
+    save_profile: Option<OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  harness bench cartridge --model m.gguf -p 64,256,1024,4096")]
+struct CartridgeArgs {
+    #[command(flatten)]
+    on: On,
+    /// Lengths of the prefix; those beyond the model's context are left out. Default: 64,256,1024,4096.
+    #[arg(short = 'p', long, value_name = "LIST", value_delimiter = ',')]
+    n_prompt: Vec<u32>,
+    /// Timed runs of everything but prefill.
+    #[arg(short, long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repetitions: u32,
+    /// Timed prefills of each length.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    prefills: u32,
+    /// Threads of prefill.
+    #[arg(short, long, value_name = "N")]
+    threads: Option<u32>,
+    /// Micro-batch of prefill.
+    #[arg(short = 'u', long, default_value_t = 512)]
+    ubatch_size: u32,
+    /// Flash attention.
+    #[arg(long, visible_alias = "fa")]
+    flash_attn: bool,
+    /// Type of the keys.
+    #[arg(long, default_value = "f16")]
+    type_k: KvType,
+    /// Type of the values; other than f16 needs flash attention.
+    #[arg(long, default_value = "f16")]
+    type_v: KvType,
+    /// Folder for the files meanwhile; what is in it besides stays.
+    #[arg(long, value_name = "DIR")]
+    folder: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  harness bench grammar --tools gates/grammars/home.toml --outputs 20")]
+struct GrammarArgs {
+    #[command(flatten)]
+    on: On,
+    /// GBNF file. Default: a call of the suite's household tools.
+    #[arg(long, value_name = "FILE", conflicts_with = "tools")]
+    grammar: Option<PathBuf>,
+    /// Tool registry (TOML or JSON).
+    #[arg(long, value_name = "FILE")]
+    tools: Option<PathBuf>,
+    /// Outputs.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    outputs: u32,
+    /// Most tokens of one output.
+    #[arg(long, default_value_t = 128)]
+    max_tokens: u32,
+    /// Threads of decoding.
+    #[arg(short, long, value_name = "N")]
+    threads: Option<u32>,
+    /// Seed of the random choice.
+    #[arg(long, default_value_t = 0)]
+    seed: u32,
+}
+
+fn bench_error(e: BenchError) -> CliError {
+    use bitnet_rs::Error as E;
+    match e {
+        BenchError::Option { .. } => CliError::Usage(format!("--{e}")),
+        BenchError::Engine(
+            E::ContextParam { .. } | E::KvType { .. } | E::ContextMemory { .. } | E::UnsupportedCpu { .. },
+        ) => CliError::Usage(e.to_string()),
+        BenchError::Interrupted => CliError::Interrupted,
+        other => CliError::Failed(other.to_string()),
+    }
+}
+
+/// A loaded model and what every result says of it.
+struct Subject {
+    model: Model,
+    about: MeasuredModel,
+    stamp: Option<Stamp>,
+    stop: Arc<AtomicBool>,
+    file: Option<ResultFile>,
+    bar: ProgressBar,
+    _path: ModelPath,
+}
+
+impl Subject {
+    fn load(on: &On) -> Result<Self, CliError> {
+        let file = on.out.as_deref().map(ResultFile::create).transpose()?;
+        let source = ModelSource::from_option(on.model.clone());
+        let path = source.path().map_err(|e| CliError::Failed(format!("model {}: {e}", source.name())))?;
+        let refused = |e: &dyn std::fmt::Display| CliError::Refused(format!("model {}: {e}", source.name()));
+        let stop = interrupt_flag();
+        let bar = progress::spinner("bench");
+        bar.set_message("loading and hashing the model");
+        let model = Model::load(path.as_path(), ModelParams::default()).map_err(|e| refused(&e))?;
+        let hash = model.file().file().file_hash(&mut |_, _| ControlFlow::Continue(())).map_err(|e| refused(&e))?;
+        let h = model.info().hyperparameters();
+        let about = MeasuredModel {
+            name: model.info().name().unwrap_or("unnamed").to_owned(),
+            source: source.name(),
+            hash: hash.to_string(),
+            bytes: model.file().gguf().file_len(),
+            n_layer: h.n_layer,
+            n_embd: h.n_embd,
+            n_vocab: h.n_vocab,
+        };
+        // The embedded model is written to another place each time.
+        let stamp = on.model.as_deref().and_then(Stamp::of);
+        Ok(Self { model, about, stamp, stop, file, bar, _path: path })
+    }
+
+    fn say(&self) -> impl FnMut(&str) + use<> {
+        let bar = self.bar.clone();
+        move |what: &str| bar.set_message(what.to_owned())
+    }
+
+    /// Prints the result, or puts it into its file.
+    fn finish(
+        self,
+        form: Form,
+        threads: u32,
+        tables: &[(&str, Table)],
+        notes: &[String],
+        body: Value,
+    ) -> Result<(), CliError> {
+        self.bar.finish_and_clear();
+        let features = CpuFeatures::detect();
+        let (host, engine) = (super::gates::host(threads, &features), super::gates::engine(&features));
+        let text = match form {
+            Form::Json => {
+                let mut document = json!({
+                    "schema": SCHEMA, "version": env!("CARGO_PKG_VERSION"),
+                    "host": host, "engine": engine, "model": self.about,
+                });
+                if let (Value::Object(document), Value::Object(body)) = (&mut document, body) {
+                    document.extend(body);
+                }
+                output::json(&document)?
+            }
+            Form::Text | Form::Markdown => {
+                let m = &self.about;
+                let about = [
+                    format!(
+                        "model   {} ({}), {:.1} MB, {} layers of {}, {} tokens",
+                        m.name,
+                        m.source,
+                        m.bytes as f64 / 1e6,
+                        m.n_layer,
+                        m.n_embd,
+                        m.n_vocab
+                    ),
+                    format!("host    {}, {} CPUs, {}", host.cpu, host.cpus, host.os),
+                    format!(
+                        "engine  {} {}, {}, {}",
+                        &engine.commit[..9.min(engine.commit.len())],
+                        engine.kernel,
+                        engine.threading,
+                        engine.compiler
+                    ),
+                    format!("flags   {}", engine.flags),
+                ];
+                let markdown = form == Form::Markdown;
+                let mut text = String::new();
+                let mut line = |l: &str| {
+                    text.push_str(l);
+                    text.push_str(if markdown { "  \n" } else { "\n" });
+                };
+                about.iter().for_each(|l| line(l));
+                for (title, table) in tables {
+                    text.push('\n');
+                    if !title.is_empty() {
+                        text.push_str(title);
+                        text.push_str(if markdown { "\n\n" } else { "\n" });
+                    }
+                    text.push_str(&if markdown { table.markdown() } else { table.text() });
+                }
+                if !notes.is_empty() {
+                    text.push('\n');
+                    for note in notes {
+                        text.push_str(note);
+                        text.push_str(if markdown { "  \n" } else { "\n" });
+                    }
+                }
+                text
+            }
+        };
+        match self.file {
+            Some(file) => file.finish(&text),
+            None => output::print(&text),
+        }
+    }
+}
+
+pub(crate) fn run(args: BenchArgs) -> Result<Exit, CliError> {
+    match args.command {
+        None => speed(args.speed),
+        Some(BenchCommand::Cartridge(args)) => cartridge(args),
+        Some(BenchCommand::Grammar(args)) => grammar(args),
+    }
+}
+
+fn speed_table(rows: &[SpeedRow]) -> Table {
+    let mut table = Table::new(["test", "threads", "batch", "ubatch", "K", "V", "fa", "t/s", "min", "max"]);
+    for r in rows {
+        table.row([
+            r.test.clone(),
+            r.threads.to_string(),
+            r.n_batch.to_string(),
+            r.n_ubatch.to_string(),
+            r.type_k.clone(),
+            r.type_v.clone(),
+            u8::from(r.flash_attn).to_string(),
+            r.tokens_per_second.text(2),
+            format!("{:.2}", r.tokens_per_second.min),
+            format!("{:.2}", r.tokens_per_second.max),
+        ]);
+    }
+    table
+}
+
+fn speed(args: SpeedArgs) -> Result<Exit, CliError> {
+    let mut threads = Vec::new();
+    for &t in &args.threads {
+        threads.push(super::gates::threads(Some(t))?);
+    }
+    if threads.is_empty() {
+        threads.push(super::gates::threads(None)?);
+    }
+    let options = SpeedOptions {
+        n_prompt: args.n_prompt,
+        n_gen: args.n_gen,
+        threads,
+        n_batch: args.batch_size,
+        n_ubatch: args.ubatch_size,
+        type_k: args.type_k,
+        type_v: args.type_v,
+        flash_attn: args.flash_attn,
+        repetitions: args.repetitions,
+    };
+    // Where the profile goes is known before minutes of measuring, not after.
+    let place = match &args.save_profile {
+        None => None,
+        Some(file) if file.is_empty() => {
+            let place = Place::from_env();
+            place.file_for("").map_err(super::profile::error)?;
+            Some(place)
+        }
+        Some(file) => Some(Place::File(file.into())),
+    };
+    if args.sweep {
+        return sweep(&args.on, options, place);
+    }
+    let cases = options.cases();
+    if cases.is_empty() {
+        return Err(CliError::Usage("nothing to measure: give -p or -n a length above 0".into()));
+    }
+    let subject = Subject::load(&args.on)?;
+    let rows =
+        speed::measure(&subject.model, &options, &cases, &mut subject.say(), &subject.stop).map_err(bench_error)?;
+    let most = options.threads.iter().copied().max().unwrap_or(1);
+    let body = json!({"kind": "speed", "repetitions": options.repetitions, "rows": rows});
+    subject.finish(args.on.format, most, &[("", speed_table(&rows))], &[], body)?;
+    Ok(Exit::Success)
+}
+
+fn sweep(on: &On, options: SpeedOptions, place: Option<Place>) -> Result<Exit, CliError> {
+    let one = |list: &[u32], option: &str| match list {
+        [n] if *n > 0 => Ok(*n),
+        _ => Err(CliError::Usage(format!("--sweep takes one {option} above 0"))),
+    };
+    let n_prompt = one(&options.n_prompt, "-p")?;
+    one(&options.n_gen, "-n")?;
+    one(&options.n_batch, "-b")?;
+    let subject = Subject::load(on)?;
+    let measure = |o: &SpeedOptions| {
+        speed::measure(&subject.model, o, &o.cases(), &mut subject.say(), &subject.stop).map_err(bench_error)
+    };
+    let available = bitnet_rs::threads::available();
+    let by_threads = measure(&SpeedOptions { threads: speed::thread_counts(available), ..options.clone() })?;
+    let threads = speed::best_threads(&by_threads).unwrap_or(available);
+    let by_ubatch = measure(&SpeedOptions {
+        threads: vec![threads],
+        n_ubatch: speed::ubatch_sizes(n_prompt),
+        n_gen: Vec::new(),
+        ..options.clone()
+    })?;
+    let decode = by_threads.iter().find(|r| r.threads == threads && r.n_gen > 0);
+    let (Some(prefill), Some(decode)) = (speed::best_ubatch(&by_ubatch), decode) else {
+        return Err(CliError::Failed("the sweep measured nothing".into()));
+    };
+    let best = Best {
+        threads,
+        n_ubatch: prefill.n_ubatch,
+        prefill: prefill.tokens_per_second.median,
+        decode: decode.tokens_per_second.median,
+    };
+    let mut notes = vec![format!(
+        "best: --threads {}, micro-batch {}: prefill {:.1} t/s, decode {:.1} t/s (medians; within {:.0} % counts as equal, then the smaller)",
+        best.threads,
+        best.n_ubatch,
+        best.prefill,
+        best.decode,
+        speed::EQUAL_WITHIN * 100.0
+    )];
+    let mut saved = None;
+    if let Some(place) = place {
+        let path = place.file_for(&subject.about.hash).map_err(super::profile::error)?;
+        let cpu = super::gates::cpu_model();
+        save(&path, &Profile::of(&best, &subject.about, subject.stamp.clone(), &cpu, available))?;
+        notes.push(format!("saved in {}", path.display()));
+        saved = Some(path);
+    }
+    let body = json!({
+        "kind": "sweep", "repetitions": options.repetitions,
+        "by_threads": by_threads, "by_ubatch": by_ubatch, "best": best, "profile": saved,
+    });
+    let tables = [("threads", speed_table(&by_threads)), ("micro-batch", speed_table(&by_ubatch))];
+    subject.finish(on.format, available, &tables, &notes, body)?;
+    Ok(Exit::Success)
+}
+
+fn save(path: &Path, profile: &Profile) -> Result<(), CliError> {
+    let failed = |e: &dyn std::fmt::Display| CliError::Failed(format!("--save-profile {}: {e}", path.display()));
+    if let Some(folder) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
+        fs::create_dir_all(folder).map_err(|e| failed(&e))?;
+    }
+    ResultFile::create(path)?.finish(&profile.to_toml().map_err(|e| failed(&e))?)
+}
+
+fn cartridge(args: CartridgeArgs) -> Result<Exit, CliError> {
+    let threads = super::gates::threads(args.threads)?;
+    let io = |e: std::io::Error| CliError::Usage(format!("--folder: {e}"));
+    let folder = match &args.folder {
+        Some(folder) => tempfile::Builder::new().prefix("bitnet-harness-bench-").tempdir_in(folder),
+        None => tempfile::Builder::new().prefix("bitnet-harness-bench-").tempdir(),
+    }
+    .map_err(io)?;
+    let subject = Subject::load(&args.on)?;
+    let n_ctx_train = subject.model.info().hyperparameters().n_ctx_train;
+    let (mut lengths, mut notes) = (args.n_prompt.clone(), Vec::new());
+    if lengths.is_empty() {
+        lengths = vec![64, 256, 1024, 4096];
+        let left_out: Vec<String> = lengths.iter().filter(|&&n| n > n_ctx_train).map(u32::to_string).collect();
+        lengths.retain(|&n| n <= n_ctx_train);
+        if !left_out.is_empty() {
+            notes.push(format!("left out: p = {}, beyond the model's context of {n_ctx_train}", left_out.join(", ")));
+        }
+    }
+    subject.bar.set_message("hashing the weights");
+    let started = std::time::Instant::now();
+    let lock = ModelLock::of(&subject.model, &mut |_, _| ControlFlow::Continue(()))
+        .map_err(|e| CliError::Failed(e.to_string()))?;
+    let lock_ms = started.elapsed().as_secs_f64() * 1e3;
+    notes.push(format!("the lock, computed once per loaded model: {lock_ms:.0} ms (all weights are hashed)"));
+    notes.push("hashed: payload hash checked; full: finiteness, too; head-major: converted while mounting".into());
+    let options = bench::cartridge::CartridgeOptions {
+        lengths,
+        repetitions: args.repetitions,
+        prefills: args.prefills,
+        threads,
+        n_ubatch: args.ubatch_size,
+        flash_attn: args.flash_attn,
+        type_k: args.type_k,
+        type_v: args.type_v,
+    };
+    let rows =
+        bench::cartridge::measure(&subject.model, &lock, &options, folder.path(), &mut subject.say(), &subject.stop)
+            .map_err(bench_error)?;
+    let body = json!({
+        "kind": "cartridge", "repetitions": args.repetitions, "prefills": args.prefills, "threads": threads,
+        "flash_attn": args.flash_attn, "type_k": args.type_k.name(), "type_v": args.type_v.name(),
+        "lock_ms": lock_ms, "rows": rows,
+    });
+    subject.finish(args.on.format, threads, &[("", bench::cartridge::table(&rows))], &notes, body)?;
+    Ok(Exit::Success)
+}
+
+fn grammar(args: GrammarArgs) -> Result<Exit, CliError> {
+    let threads = super::gates::threads(args.threads)?;
+    let (name, grammar) = match (&args.grammar, &args.tools) {
+        (Some(path), _) => {
+            let text = super::generate::read_text("--grammar", path)?;
+            let grammar = Grammar::parse(&text, "root", &GrammarLimits::default())
+                .map_err(|e| super::generate::refused("--grammar", path, &e))?;
+            (path.display().to_string(), grammar)
+        }
+        (None, Some(path)) => {
+            let registry = ToolRegistry::load(path, &SchemaOptions::default())
+                .map_err(|e| super::generate::refused("--tools", path, &e))?;
+            (path.display().to_string(), registry.grammar().clone())
+        }
+        (None, None) => {
+            let registry = ToolRegistry::from_toml(HOME_TOOLS, &SchemaOptions::default())
+                .map_err(|e| CliError::Failed(format!("gates/grammars/home.toml: {e}")))?;
+            ("gates/grammars/home.toml (embedded)".to_owned(), registry.grammar().clone())
+        }
+    };
+    let subject = Subject::load(&args.on)?;
+    let options =
+        bench::grammar::GrammarOptions { outputs: args.outputs, max_tokens: args.max_tokens, threads, seed: args.seed };
+    let row = bench::grammar::measure(&subject.model, &grammar, &options, &mut subject.say(), &subject.stop)
+        .map_err(bench_error)?;
+    let notes = [
+        format!("grammar: {name}"),
+        format!(
+            "vocabulary of {} tokens, {} prefixes, tree built once in {:.0} ms; {} outputs, {} of them complete, {} tokens",
+            row.n_vocab, row.trie_nodes, row.trie_ms, row.outputs, row.complete, row.tokens
+        ),
+        format!(
+            "masks take {:.2} % of the time of decoding, masks and accepts {:.2} %",
+            row.mask_to_decode * 100.0,
+            row.constraint_to_decode * 100.0
+        ),
+    ];
+    let body = json!({"kind": "grammar", "grammar": name, "threads": threads, "row": row});
+    subject.finish(args.on.format, threads, &[("", bench::grammar::table(&row))], &notes, body)?;
+    Ok(Exit::Success)
+}
