@@ -3,6 +3,8 @@
 pub mod atomic_file;
 pub mod faults;
 pub mod gguf_writer;
+pub mod hf_folder;
+pub mod hf_tokenizer;
 pub mod inspect;
 pub mod recording;
 pub mod source;
