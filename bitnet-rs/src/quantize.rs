@@ -6,7 +6,7 @@
 use bitnet_sys as sys;
 
 use crate::gguf::GgmlType;
-use crate::{Error, status};
+use crate::{Error, backend, status};
 
 /// Types that rows can be quantized to without an importance matrix.
 pub const TYPES: [GgmlType; 14] = [
@@ -48,6 +48,7 @@ fn check(ty: GgmlType, row_len: usize, argument: usize, what: &'static str) -> R
 /// [`Error::KernelArgument`] for a type outside [`TYPES`], a row that is no whole number of blocks, a value that is not
 /// finite (the quantizers' results would depend on the compiler), and floats that are no whole number of rows.
 pub fn rows(ty: GgmlType, values: &[f32], row_len: usize) -> Result<Vec<u8>, Error> {
+    backend::start()?;
     let row_bytes = check(ty, row_len, values.len(), "values")?;
     if !values.len().is_multiple_of(row_len) {
         let limit = format!("a multiple of the row length {row_len}");
@@ -58,10 +59,9 @@ pub fn rows(ty: GgmlType, values: &[f32], row_len: usize) -> Result<Vec<u8>, Err
         return Err(Error::KernelArgument { field: "element", value: index as i64, limit });
     }
     let n_rows = values.len() / row_len;
-    let size = usize::try_from(row_bytes)
-        .ok()
-        .and_then(|bytes| bytes.checked_mul(n_rows))
-        .ok_or_else(|| Error::KernelArgument { field: "values", value: values.len() as i64, limit: "too large".into() })?;
+    let size = usize::try_from(row_bytes).ok().and_then(|bytes| bytes.checked_mul(n_rows)).ok_or_else(|| {
+        Error::KernelArgument { field: "values", value: values.len() as i64, limit: "too large".into() }
+    })?;
     let mut out = vec![0u8; size];
     let mut written = 0;
     status::checked("ggml_quantize_chunk", |st| {
@@ -91,6 +91,8 @@ pub fn rows(ty: GgmlType, values: &[f32], row_len: usize) -> Result<Vec<u8>, Err
 /// # Errors
 /// [`Error::KernelArgument`] for a type outside [`TYPES`] and bytes that are no whole number of blocks.
 pub fn floats(ty: GgmlType, bytes: &[u8]) -> Result<Vec<f32>, Error> {
+    // Half-precision numbers are looked up in a table that the engine fills when it starts: without it, all are 0.
+    backend::start()?;
     let (block_len, block_bytes) = (ty.block_len() as usize, ty.block_bytes() as usize);
     if !TYPES.contains(&ty) || bytes.is_empty() || !bytes.len().is_multiple_of(block_bytes) {
         let limit = format!("a multiple of {block_bytes}, and {ty} must have a row quantizer");
@@ -100,13 +102,7 @@ pub fn floats(ty: GgmlType, bytes: &[u8]) -> Result<Vec<f32>, Error> {
     status::checked("to_float", |st| {
         // SAFETY: `bytes` holds out.len() / block_len blocks of this type, and `out` has room for their floats.
         unsafe {
-            sys::bn_dequantize_row(
-                ty.number() as i32,
-                bytes.as_ptr().cast(),
-                out.as_mut_ptr(),
-                out.len() as i64,
-                st,
-            );
+            sys::bn_dequantize_row(ty.number() as i32, bytes.as_ptr().cast(), out.as_mut_ptr(), out.len() as i64, st);
         }
     })?;
     Ok(out)

@@ -1,5 +1,8 @@
 //! `harness model`: synthetic models, inspection, recordings, and the tools of `model/`.
 
+mod convert;
+mod perplexity;
+mod quantize;
 mod tokenize;
 
 use std::ops::ControlFlow;
@@ -38,6 +41,14 @@ enum ModelCommand {
     Record(RecordArgs),
     /// The engine's token ids of a text.
     Tokenize(tokenize::TokenizeArgs),
+    /// Write a copy with other tensor types: the embedding in q6_k, q8_0, f16 …
+    Quantize(quantize::QuantizeArgs),
+    /// Write a copy with its ternary tensors in another packing, without loss.
+    Repack(quantize::RepackArgs),
+    /// Write a HuggingFace checkpoint of a ternary family as GGUF.
+    Convert(convert::ConvertArgs),
+    /// Perplexity of a text, counted as llama-perplexity does.
+    Perplexity(perplexity::PerplexityArgs),
 }
 
 #[derive(Debug, Args)]
@@ -131,7 +142,10 @@ fn inspect(args: InspectArgs) -> Result<Exit, CliError> {
         file.model(&Limits::strict()).map_err(|e| refused(&e))?;
     }
     if args.type_v != KvType::F16 && !args.flash_attn {
-        return Err(CliError::Usage(format!("--type-v {} needs --flash-attn: without it, values are f16", args.type_v)));
+        return Err(CliError::Usage(format!(
+            "--type-v {} needs --flash-attn: without it, values are f16",
+            args.type_v
+        )));
     }
     let options = InspectOptions {
         n_ctx: args.n_ctx,
@@ -162,6 +176,10 @@ pub(crate) fn run(args: ModelArgs) -> Result<Exit, CliError> {
         ModelCommand::Inspect(args) => inspect(args),
         ModelCommand::Record(args) => record(args),
         ModelCommand::Tokenize(args) => tokenize::run(args),
+        ModelCommand::Quantize(args) => quantize::quantize(args),
+        ModelCommand::Repack(args) => quantize::repack_command(args),
+        ModelCommand::Convert(args) => convert::run(args),
+        ModelCommand::Perplexity(args) => perplexity::run(args),
     }
 }
 

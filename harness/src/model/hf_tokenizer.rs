@@ -92,7 +92,8 @@ pub enum HfTokenizerError {
 /// `(?i:…)` and the rest of Llama 3's rule, which the engine calls `llama-bpe`.
 const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// The same with single digits: the engine's `qwen2`.
-const QWEN_2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN_2: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 #[derive(Deserialize)]
 struct File {
@@ -282,7 +283,9 @@ fn normalizer_check(normalizer: &Json, warnings: &mut Vec<String>) -> Result<(),
         }
         Some("Sequence") => match normalizer.get("normalizers").and_then(Json::as_array).map(Vec::as_slice) {
             Some([]) => Ok(()),
-            Some([one]) if one.get("type").and_then(Json::as_str) != Some("Sequence") => normalizer_check(one, warnings),
+            Some([one]) if one.get("type").and_then(Json::as_str) != Some("Sequence") => {
+                normalizer_check(one, warnings)
+            }
             _ => Err(HfTokenizerError::Field {
                 field: "normalizer",
                 value: shown(&normalizer.to_string()),
@@ -327,7 +330,9 @@ fn pre_tokenizer(found: Option<&Json>) -> Result<&'static str, HfTokenizerError>
         });
     }
     let spelled: Vec<&str> = spelled.iter().map(String::as_str).collect();
-    let split = |pattern: &str| spelled.len() == 2 && spelled[0].strip_prefix("split ") == Some(pattern) && spelled[1] == "bytes";
+    let split = |pattern: &str| {
+        spelled.len() == 2 && spelled[0].strip_prefix("split ") == Some(pattern) && spelled[1] == "bytes"
+    };
     Ok(match spelled.as_slice() {
         _ if split(LLAMA_3) => "llama-bpe",
         _ if split(QWEN_2) => "qwen2",
@@ -402,9 +407,7 @@ fn merges(model: &Model) -> Result<Vec<String>, HfTokenizerError> {
             Merge::Pair(left, right) => (left.as_str(), right.as_str()),
             Merge::Text(text) => text.split_once(' ').unwrap_or((text.as_str(), "")),
         };
-        let bad = |problem| {
-            Err(HfTokenizerError::Merge { index, left: shown(left), right: shown(right), problem })
-        };
+        let bad = |problem| Err(HfTokenizerError::Merge { index, left: shown(left), right: shown(right), problem });
         if left.is_empty() || right.is_empty() {
             return bad("has not two parts");
         }

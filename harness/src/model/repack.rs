@@ -280,8 +280,8 @@ fn check(job: &Job<'_>) -> Result<(), RepackError> {
     if !readable {
         return Err(refuse(job, "values of this type cannot be read"));
     }
-    let writable = matches!(to, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16 | GgmlType::I2_S)
-        || quantize::TYPES.contains(&to);
+    let writable =
+        matches!(to, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16 | GgmlType::I2_S) || quantize::TYPES.contains(&to);
     if !writable {
         return Err(refuse(job, "no quantizer makes this type without an importance matrix"));
     }
@@ -329,10 +329,10 @@ pub fn file_type(ty: GgmlType) -> Option<u32> {
 
 type Step<'s> = dyn FnMut(u64) -> Result<(), RepackError> + 's;
 
-fn copy(
+fn copy<W: Write + ?Sized>(
     input: &GgufFile,
     tensor: &TensorInfo,
-    data: &mut DataWriter<'_, dyn Write>,
+    data: &mut DataWriter<'_, W>,
     step: &mut Step<'_>,
 ) -> Result<(), RepackError> {
     let mut piece = vec![0; 4 * PIECE];
@@ -350,7 +350,10 @@ fn copy(
 /// Weights of a tensor, decoded.
 enum Decoded {
     /// Codes and the scale that multiplies code − 1.
-    Ternary { codes: Vec<u8>, scale: f32 },
+    Ternary {
+        codes: Vec<u8>,
+        scale: f32,
+    },
     Floats(Vec<f32>),
 }
 
@@ -411,9 +414,7 @@ fn decode_bytes(
             forbid_code_3(tensor, first, &codes)?;
             Decoded::Ternary { codes, scale }
         }
-        GgmlType::F32 => {
-            Decoded::Floats(bytes.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect())
-        }
+        GgmlType::F32 => Decoded::Floats(bytes.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect()),
         GgmlType::F16 => {
             Decoded::Floats(bytes.as_chunks::<2>().0.iter().map(|&b| f16::from_le_bytes(b).to_f32()).collect())
         }
@@ -517,19 +518,20 @@ fn for_each_piece(
     let mut first = 0;
     while first < tensor.elements() {
         let n = len.min(tensor.elements() - first);
-        let n = usize::try_from(n).map_err(|_| bad_value(tensor, first, "a row is too long for this machine".into()))?;
+        let n =
+            usize::try_from(n).map_err(|_| bad_value(tensor, first, "a row is too long for this machine".into()))?;
         each(first, n)?;
         first += n as u64;
     }
     Ok(())
 }
 
-fn convert(
+fn convert<W: Write + ?Sized>(
     input: &GgufFile,
     job: &Job<'_>,
     from: Packing,
     to: Packing,
-    data: &mut DataWriter<'_, dyn Write>,
+    data: &mut DataWriter<'_, W>,
     step: &mut Step<'_>,
 ) -> Result<Changed, RepackError> {
     let tensor = job.source;
