@@ -148,16 +148,45 @@ const RANGES: &[(u32, u32)] = &[
 
 /// Short pieces that matter to the pre-tokenizer, mixed into the random texts.
 const PIECES: &[&str] = &[
-    " ", "  ", "\n", "\r\n", "\t", "'s", "'LL", "'re", "1", "123", "4567", " the", "ing", "<|eot_id|>", "\u{200d}", "\u{fe0f}", "\u{0}",
-    "...", "!\n", "_", "-", "\u{3000}", "\u{a0}", "é", "e\u{301}", "漢", "👍🏽",
+    " ",
+    "  ",
+    "\n",
+    "\r\n",
+    "\t",
+    "'s",
+    "'LL",
+    "'re",
+    "1",
+    "123",
+    "4567",
+    " the",
+    "ing",
+    "<|eot_id|>",
+    "\u{200d}",
+    "\u{fe0f}",
+    "\u{0}",
+    "...",
+    "!\n",
+    "_",
+    "-",
+    "\u{3000}",
+    "\u{a0}",
+    "é",
+    "e\u{301}",
+    "漢",
+    "👍🏽",
 ];
 
-/// Every character of Unicode (assigned or not; the private planes 15 and 16 by their ends) after a letter, after a
-/// digit, after a space and at an end of line, 32 of them a text.
-pub fn every_character() -> Vec<String> {
+/// Every character of Unicode, assigned or not; of the planes 4 to 16 those that are anything but unassigned or private
+/// throughout.
+pub fn characters() -> Vec<char> {
     let codes = (0..0x4_0000u32).chain(0xe_0000..0xe_0200).chain(0xf_0000..0xf_0040).chain(0x10_ffc0..0x11_0000);
-    let characters: Vec<char> = codes.filter_map(char::from_u32).collect();
-    characters.chunks(32).map(|chunk| chunk.iter().map(|c| format!("x{c}1{c} {c}{c}'{c}\n")).collect()).collect()
+    codes.filter_map(char::from_u32).collect()
+}
+
+/// A character after a letter, after a digit, after a space, after an apostrophe and at an end of line.
+pub fn around(c: char) -> String {
+    format!("x{c}1{c} {c}{c}'{c}\n")
 }
 
 /// Every text of the comparison, in a fixed order.

@@ -2,6 +2,7 @@
 
 mod convert;
 mod perplexity;
+mod pull;
 mod quantize;
 mod tokenize;
 
@@ -47,6 +48,8 @@ enum ModelCommand {
     Repack(quantize::RepackArgs),
     /// Write a HuggingFace checkpoint of a ternary family as GGUF.
     Convert(convert::ConvertArgs),
+    /// Fetch a model from the HuggingFace hub, resumable and hash-checked.
+    Pull(pull::PullArgs),
     /// Perplexity of a text, counted as llama-perplexity does.
     Perplexity(perplexity::PerplexityArgs),
 }
@@ -179,6 +182,7 @@ pub(crate) fn run(args: ModelArgs) -> Result<Exit, CliError> {
         ModelCommand::Quantize(args) => quantize::quantize(args),
         ModelCommand::Repack(args) => quantize::repack_command(args),
         ModelCommand::Convert(args) => convert::run(args),
+        ModelCommand::Pull(args) => pull::run(args),
         ModelCommand::Perplexity(args) => perplexity::run(args),
     }
 }

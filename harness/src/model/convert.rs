@@ -17,7 +17,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bitnet_rs::gguf::{GgmlType, GgufError, Limits, ModelFile};
@@ -30,6 +30,7 @@ use super::gguf_writer::{DataWriter, FilePlan, TensorPlan, Value};
 use super::hf_folder::{self, HfFolderError};
 use super::hf_tensors::{Dtype, HfTensor, HfTensors, HfTensorsError};
 use super::repack::{self, PACKING_KEY};
+use super::staging::Staging;
 use super::synth::Architecture;
 use crate::reference::i2s::{self, Packing};
 
@@ -458,8 +459,8 @@ pub fn convert(
     let plan = FilePlan::new(&metadata, tensors)?;
     let total = plan.total_bytes();
     // The reader judges a private copy first, so that a refused result never appears under the name.
-    let staged = staging(output)?;
-    atomic_file::write(&staged.path, true, |out| -> Result<(), ConvertError> {
+    let staged = Staging::beside(output, force)?;
+    atomic_file::write(staged.path(), true, |out| -> Result<(), ConvertError> {
         let mut written = plan.header_bytes();
         let mut data = plan.start(out)?;
         let mut step = |bytes: usize| {
@@ -472,7 +473,7 @@ pub fn convert(
         }
         Ok(data.finish()?)
     })?;
-    ModelFile::open(&staged.path, &Limits::default()).map_err(ConvertError::Result)?;
+    ModelFile::open(staged.path(), &Limits::default()).map_err(ConvertError::Result)?;
     staged.put(output, force)?;
     Ok(Converted {
         architecture: config.architecture.name(),
@@ -487,41 +488,6 @@ pub fn convert(
 fn folder_name(folder: &Path) -> String {
     let real = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     real.file_name().map_or("model".to_owned(), |n| n.to_string_lossy().into_owned())
-}
-
-/// A folder beside the output, removed with whatever is in it.
-struct Staging {
-    path: PathBuf,
-    _folder: tempfile::TempDir,
-}
-
-fn staging(output: &Path) -> Result<Staging, ConvertError> {
-    let parent = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let folder = tempfile::Builder::new()
-        .prefix(".convert-")
-        .tempdir_in(parent)
-        .map_err(|source| AtomicFileError::Io { path: output.to_owned(), source })?;
-    Ok(Staging { path: folder.path().join("model.gguf"), _folder: folder })
-}
-
-impl Staging {
-    fn put(self, output: &Path, force: bool) -> Result<(), ConvertError> {
-        let io = |source| AtomicFileError::Io { path: output.to_owned(), source };
-        if force {
-            std::fs::rename(&self.path, output).map_err(io)?;
-        } else {
-            // A hard link fails where the name exists, which a rename does not.
-            match std::fs::hard_link(&self.path, output) {
-                Ok(()) => {}
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                    return Err(AtomicFileError::Exists { path: output.to_owned() }.into());
-                }
-                Err(_) if !output.exists() => std::fs::rename(&self.path, output).map_err(io)?,
-                Err(e) => return Err(io(e).into()),
-            }
-        }
-        Ok(())
-    }
 }
 
 fn is_ternary(ty: GgmlType) -> bool {
@@ -941,7 +907,10 @@ mod tests {
         }
         for (key, value) in theirs.entries() {
             // The name and notes about the training are the exporter's own.
-            if key.starts_with("general.") || key.starts_with("bitnet_harness.") || key == "tokenizer.ggml.add_eos_token" {
+            if key.starts_with("general.")
+                || key.starts_with("bitnet_harness.")
+                || key == "tokenizer.ggml.add_eos_token"
+            {
                 continue;
             }
             assert_eq!(ours.gguf().get(key), Some(value), "{key}");
@@ -1044,10 +1013,16 @@ mod tests {
         let config = Config::read(&config(), false).unwrap();
         let options =
             ConvertOptions { matrices: GgmlType::I2_S, embedding: None, pre: None, name: None, ternarize: false };
-        let hf = checkpoint(r#"{"model.embed_tokens.weight":{"dtype":"U8","shape":[300,256],"data_offsets":[0,76800]}}"#, &[0; 76800]);
+        let hf = checkpoint(
+            r#"{"model.embed_tokens.weight":{"dtype":"U8","shape":[300,256],"data_offsets":[0,76800]}}"#,
+            &[0; 76800],
+        );
         let err = plan(&config, &hf, &options).err().unwrap().to_string();
         assert!(err.contains("embed_tokens") && err.contains("U8 [300, 256]"), "{err}");
-        let hf = checkpoint(r#"{"model.embed_tokens.weight":{"dtype":"F16","shape":[300,256],"data_offsets":[0,153600]}}"#, &[0; 153_600]);
+        let hf = checkpoint(
+            r#"{"model.embed_tokens.weight":{"dtype":"F16","shape":[300,256],"data_offsets":[0,153600]}}"#,
+            &[0; 153_600],
+        );
         let err = plan(&config, &hf, &options).err().unwrap().to_string();
         assert!(err.contains("no tensor 'model.layers.0.input_layernorm.weight'"), "{err}");
     }

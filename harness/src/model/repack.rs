@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::atomic_file::{self, AtomicFileError};
 use super::faults::encoded;
 use super::gguf_writer::{self, DataWriter, FilePlan, TensorPlan};
+use super::staging::Staging;
 use super::ternary::{self, TQ_BLOCK, TQ1_BYTES, TQ2_BYTES};
 use crate::reference::i2s::{self, Packing};
 
@@ -204,7 +205,8 @@ pub fn write(
     let plan = FilePlan::new(&metadata, plans)?;
     let total = plan.total_bytes();
     let mut changed = Vec::new();
-    atomic_file::write(output, force, |out| -> Result<(), RepackError> {
+    let staged = Staging::beside(output, force)?;
+    atomic_file::write(staged.path(), true, |out| -> Result<(), RepackError> {
         let mut written = plan.header_bytes();
         let mut data = plan.start(out)?;
         let mut step = |bytes: u64| {
@@ -221,11 +223,12 @@ pub fn write(
         }
         Ok(data.finish()?)
     })?;
-    // The writer's plan is not the judge of its own work: the reader is.
-    let opened = GgufFile::open(output, &Limits::default())?;
-    if opened.model(&Limits::default()).is_err() && input.model(&Limits::default()).is_ok() {
+    // The writer's plan is not the judge of its own work: the reader is. Only what was a model has to be one still.
+    let opened = GgufFile::open(staged.path(), &Limits::default())?;
+    if to == Packing::X86 && (from == Packing::Neon || input.model(&Limits::default()).is_ok()) {
         opened.model(&Limits::default())?;
     }
+    staged.put(output, force)?;
     Ok(Repacked { bytes: total, copied: jobs.len() - changed.len(), changed })
 }
 
@@ -349,11 +352,8 @@ fn copy<W: Write + ?Sized>(
 
 /// Weights of a tensor, decoded.
 enum Decoded {
-    /// Codes and the scale that multiplies code − 1.
-    Ternary {
-        codes: Vec<u8>,
-        scale: f32,
-    },
+    /// Codes w + 1.
+    Ternary(Vec<u8>),
     Floats(Vec<f32>),
 }
 
@@ -394,7 +394,7 @@ fn decode_bytes(
             let mut codes = vec![0; len];
             ternary::unpack_i2s(bytes, packing, &mut codes);
             forbid_code_3(tensor, first, &codes)?;
-            Decoded::Ternary { codes, scale }
+            Decoded::Ternary(codes)
         }
         GgmlType::TQ1_0 | GgmlType::TQ2_0 => {
             let mut codes = Vec::with_capacity(len);
@@ -412,7 +412,7 @@ fn decode_bytes(
                 codes.extend_from_slice(&block_codes);
             }
             forbid_code_3(tensor, first, &codes)?;
-            Decoded::Ternary { codes, scale }
+            Decoded::Ternary(codes)
         }
         GgmlType::F32 => Decoded::Floats(bytes.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect()),
         GgmlType::F16 => {
@@ -559,7 +559,7 @@ fn convert<W: Write + ?Sized>(
         let before = decode(input, tensor, from, scale, first, len)?;
         let before_floats = |code: u8| (f32::from(code) - 1.0) * scale;
         let bytes = match (&before, ternary_target) {
-            (Decoded::Ternary { codes, .. }, true) => pack(codes, job.to, to, d),
+            (Decoded::Ternary(codes), true) => pack(codes, job.to, to, d),
             (Decoded::Floats(values), true) => {
                 let codes: Vec<u8> = values
                     .iter()
@@ -571,7 +571,7 @@ fn convert<W: Write + ?Sized>(
                     .collect();
                 pack(&codes, job.to, to, d)
             }
-            (Decoded::Ternary { codes, .. }, false) => {
+            (Decoded::Ternary(codes), false) => {
                 let values: Vec<f32> = codes.iter().map(|&c| before_floats(c)).collect();
                 floats_as(&values, job.to, row_len)?
             }
@@ -581,11 +581,11 @@ fn convert<W: Write + ?Sized>(
         let after = decode_bytes(tensor, job.to, &bytes, to, written_scale, first, len)?;
         let values = |decoded: &Decoded, scale: f32| -> Vec<f32> {
             match decoded {
-                Decoded::Ternary { codes, .. } => codes.iter().map(|&c| (f32::from(c) - 1.0) * scale).collect(),
+                Decoded::Ternary(codes) => codes.iter().map(|&c| (f32::from(c) - 1.0) * scale).collect(),
                 Decoded::Floats(values) => values.clone(),
             }
         };
-        if let (Decoded::Ternary { codes: a, .. }, Decoded::Ternary { codes: b, .. }) = (&before, &after)
+        if let (Decoded::Ternary(a), Decoded::Ternary(b)) = (&before, &after)
             && let Some(at) = a.iter().zip(b).position(|(a, b)| a != b)
         {
             let problem = format!("weight {} became {}", i16::from(a[at]) - 1, i16::from(b[at]) - 1);
