@@ -903,7 +903,17 @@ mod tests {
             let same = ours.gguf().tensor(tensor.name()).unwrap();
             assert_eq!((same.dims(), same.ggml_type()), (tensor.dims(), tensor.ggml_type()), "{}", tensor.name());
             let expected = &source::EMBEDDED[tensor.range().start as usize..tensor.range().end as usize];
-            assert!(ours.read_tensor(same).unwrap() == expected, "{}", tensor.name());
+            let ours = ours.read_tensor(same).unwrap();
+            if tensor.ggml_type() != GgmlType::I2_S {
+                assert!(ours == expected, "{}", tensor.name());
+                continue;
+            }
+            // Codes are equal; torch sums the mean of the magnitudes in f32, whose last bits depend on the order.
+            let codes = ours.len() - i2s::TRAILER;
+            assert!(ours[..codes] == expected[..codes], "{}", tensor.name());
+            let scale = |b: &[u8]| f32::from_le_bytes([b[codes], b[codes + 1], b[codes + 2], b[codes + 3]]);
+            let ulps = scale(&ours).to_bits().abs_diff(scale(expected).to_bits());
+            assert!(ulps <= 2, "{}: {ulps} units in the last place", tensor.name());
         }
         for (key, value) in theirs.entries() {
             // The name and notes about the training are the exporter's own.
@@ -968,9 +978,9 @@ mod tests {
         let factors = Config::read(&json, false).unwrap().rope_factors.unwrap();
         assert_eq!(factors.len(), 32);
         // Short wavelengths stay, long ones are stretched eightfold; the wavelength of pair 15 of 32 is
-        // 2π·500000^(15/32) = 2951, between 8192/4 and 8192: smooth = (8192/2951 − 1)/3 = 0.592, factor 1.556.
+        // 2π·500000^(15/32) = 2948, between 8192/4 and 8192: smooth = (8192/2948 − 1)/3 = 0.5929, factor 1.5534.
         assert_eq!((factors[0], factors[31]), (1.0, 8.0));
-        assert!((factors[15] - 1.556).abs() < 2e-3, "{}", factors[15]);
+        assert!((factors[15] - 1.5534).abs() < 2e-4, "{}", factors[15]);
     }
 
     #[test]
