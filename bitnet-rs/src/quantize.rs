@@ -134,8 +134,8 @@ mod tests {
             let back = floats(ty, &rows(ty, &values, 256).unwrap()).unwrap();
             let error: f32 = values.iter().zip(&back).map(|(a, b)| (a - b).powi(2)).sum();
             let power: f32 = values.iter().map(|a| a * a).sum();
-            // Two bits keep some 6 dB, each further bit 6 more.
-            assert!(error / power < 0.1, "{ty}: {}", error / power);
+            // Four levels lose a ninth of the power of evenly spread values; more levels lose less.
+            assert!(error / power < 0.15, "{ty}: {}", error / power);
         }
     }
 
