@@ -212,7 +212,7 @@ pub fn read(
     let first = first_added(file.post_processor.as_ref());
     let configured = beside.tokenizer_config.as_ref().and_then(|c| c.get("add_bos_token")).and_then(Json::as_bool);
     let add_bos = match (first, special.bos) {
-        (Some(text), Some(bos)) if ids.get(text.as_str()) == Some(&bos) => true,
+        (Some(text), Some(bos)) if ids.get(text.as_str()) == Some(&bos) => Some(true),
         (Some(text), _) => {
             return Err(HfTokenizerError::Field {
                 field: "post_processor",
@@ -221,7 +221,9 @@ pub fn read(
                     .into(),
             });
         }
-        (None, _) => configured.unwrap_or(false),
+        // Where nothing is said, the engine's default for the pre-tokenizer decides (true for llama-bpe, as the models
+        // of that vocabulary were trained).
+        (None, _) => configured,
     };
     let chat_template = chat_template(beside);
     Ok(HfTokenizer {
@@ -543,7 +545,10 @@ mod tests {
         assert_eq!(v.merges, ["a b", "ab a"]);
         assert_eq!((v.bos, v.eos, v.eot), (Some(4), Some(6), None));
         assert_eq!(v.pre.as_deref(), Some("llama-bpe"));
-        assert!(v.add_bos);
+        assert_eq!(v.add_bos, Some(true));
+        let mut silent = tokenizer();
+        silent["post_processor"] = json!(null);
+        assert_eq!(read_json(&silent, None).unwrap().vocabulary.add_bos, None);
         assert!(read.warnings.is_empty(), "{:?}", read.warnings);
     }
 

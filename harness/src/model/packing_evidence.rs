@@ -186,7 +186,7 @@ mod tests {
         // Means 9 and 18 + 1/19; r = 1140/√(570 · (2280 + 19 − 1/19)) = 0.99588…: atanh 3.0934, times √16.
         let got = deviations(&a, &b).unwrap();
         assert!((got - 12.37).abs() < 0.05, "{got}");
-        assert_eq!(deviations(&a, &vec![1.0; 19]), None);
+        assert_eq!(deviations(&a, &[1.0; 19]), None);
         assert_eq!(deviations(&a[..5], &b[..5]), None);
     }
 }

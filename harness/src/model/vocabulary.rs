@@ -50,8 +50,8 @@ pub struct Vocabulary {
     /// The engine's name for the rule that cuts text before merging; without it, the key is left out, as in the
     /// published GGUF of BitNet-b1.58-2B-4T.
     pub pre: Option<String>,
-    /// Whether `bos` is put before a text.
-    pub add_bos: bool,
+    /// Whether `bos` is put before a text; without it the engine's default for the pre-tokenizer holds.
+    pub add_bos: Option<bool>,
     /// Chat template (Jinja).
     pub chat_template: Option<String>,
 }
@@ -87,7 +87,7 @@ impl Vocabulary {
             eos: Some(first + 1),
             eot: Some(first + 9),
             pre: Some("llama-bpe".to_owned()),
-            add_bos: true,
+            add_bos: Some(true),
             chat_template: Some(CHAT_TEMPLATE.to_owned()),
         })
     }
@@ -107,7 +107,9 @@ impl Vocabulary {
                 put(&format!("{key}_token_id"), Value::U32(id));
             }
         }
-        put("add_bos_token", Value::Bool(self.add_bos));
+        if let Some(add) = self.add_bos {
+            put("add_bos_token", Value::Bool(add));
+        }
         if let Some(template) = self.chat_template {
             metadata.push(("tokenizer.chat_template".to_owned(), Value::String(template)));
         }
