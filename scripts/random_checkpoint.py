@@ -10,7 +10,8 @@
 | llama-online | Falcon-E as master weights | bf16, autobitlinear, online |
 | falcon-e-packed | Falcon-E | packed U8, autobitlinear, offline, untied output, head size that is no hidden / heads |
 
-The tokenizer is that of the trained model in gates/models. `--shards` splits the file and writes an index.
+The tokenizer is that of the trained model in gates/models unless `--tokenizer` names another folder. `--shards` splits
+the file and writes an index, `--llama3-rope` stretches the rotary frequencies as Llama 3.1 does.
 """
 
 import argparse
@@ -32,10 +33,10 @@ LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 FAMILIES = ("bitnet-online", "bitnet-packed", "llama-packed", "llama-online", "falcon-e-packed")
 
 
-def configuration(family, vocab):
+def configuration(family, vocab, llama3_rope):
     common = dict(
         vocab_size=vocab, hidden_size=256, intermediate_size=768, num_hidden_layers=3, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=512, rms_norm_eps=1e-5, bos_token_id=2043, eos_token_id=[2044, 2047],
+        num_key_value_heads=2, max_position_embeddings=512, rms_norm_eps=1e-5,
     )
     if family.startswith("bitnet"):
         return BitNetConfig(
@@ -44,9 +45,14 @@ def configuration(family, vocab):
         )
     if family == "falcon-e-packed":
         common |= {"head_dim": 128, "num_key_value_heads": 1}
+    rope = {"rope_type": "default", "rope_theta": 1000042.0}
+    if llama3_rope:
+        rope = {
+            "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 256,
+        }
     return LlamaConfig(
-        **common, hidden_act="silu", tie_word_embeddings=family == "llama-online",
-        rope_parameters={"rope_type": "default", "rope_theta": 1000042.0},
+        **common, hidden_act="silu", tie_word_embeddings=family == "llama-online", rope_parameters=rope,
     )
 
 
@@ -81,11 +87,17 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--shards", type=int, default=1)
+    parser.add_argument("--tokenizer", default=TOKENIZER, help="folder with tokenizer.json")
+    parser.add_argument("--llama3-rope", action="store_true")
     args = parser.parse_args()
     os.makedirs(args.out, exist_ok=True)
-    with open(os.path.join(TOKENIZER, "config.json"), encoding="utf-8") as file:
-        vocab = json.load(file)["vocab_size"]
-    config = configuration(args.family, vocab)
+    with open(os.path.join(args.tokenizer, "tokenizer.json"), encoding="utf-8") as file:
+        tokens = json.load(file)
+    added = {t["content"]: t["id"] for t in tokens["added_tokens"]}
+    vocab = 1 + max(*tokens["model"]["vocab"].values(), *added.values())
+    config = configuration(args.family, vocab, args.llama3_rope)
+    config.bos_token_id = added["<|begin_of_text|>"]
+    config.eos_token_id = [added["<|end_of_text|>"], added["<|eot_id|>"]]
     torch.manual_seed(args.seed)
     model = (BitNetForCausalLM if args.family.startswith("bitnet") else LlamaForCausalLM)(config)
     with torch.no_grad():
@@ -115,7 +127,8 @@ def main():
     with open(os.path.join(args.out, "config.json"), "w", encoding="utf-8") as file:
         json.dump(settings, file, indent=1)
     for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"):
-        shutil.copy(os.path.join(TOKENIZER, file), args.out)
+        if os.path.exists(os.path.join(args.tokenizer, file)):
+            shutil.copy(os.path.join(args.tokenizer, file), args.out)
 
 
 if __name__ == "__main__":
