@@ -203,3 +203,17 @@ fn every_model_command_has_an_example() {
         assert!(code == 0 && out.contains("harness model ") && out.contains("Example"), "{command}: {out}");
     }
 }
+
+#[test]
+fn memory_for_a_context_and_its_types() {
+    let inspect = |args: &[&str]| run(&[&["model", "inspect", "--format", "json"], args].concat());
+    let (code, out, _) = inspect(&["--n-ctx", "300", "--type-k", "q8_0", "--type-v", "q8_0", "--flash-attn"]);
+    assert_eq!(code, 0);
+    let inspection: Value = serde_json::from_str(&out).unwrap();
+    // Four layers, two KV heads of 64: two blocks of 34 bytes for keys and for values. 300 cells become 512.
+    assert_eq!(inspection["memory"]["kv_bytes_per_token"], 2 * 2 * 34 * 2 * 4);
+    assert_eq!(inspection["memory"]["kv_bytes"], 512 * 1088);
+    let (code, out, err) = inspect(&["--type-v", "q8_0"]);
+    assert!(code == 2 && out.is_empty() && err.contains("--flash-attn"), "{err}");
+    assert_eq!(inspect(&["--type-k", "i2_s"]).0, 2);
+}
