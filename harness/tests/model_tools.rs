@@ -127,6 +127,8 @@ fn arm_packing_is_seen_and_converted() {
         assert!(err.contains("arm") && err.contains("--from-packing"), "{err}");
         assert!(!Path::new(&back).exists());
     }
+    let (code, _, err) = run(&["model", "quantize", "--model", &unstated, "--matrices", "f16", "--out", &back]);
+    assert!(code == 4 && err.contains("arm"), "{err}");
     // The engine would read noise from a file that says so itself.
     let (code, _, err) = run(&["model", "perplexity", "--model", &arm, "--text", "/dev/null"]);
     assert_ne!(code, 0, "{err}");

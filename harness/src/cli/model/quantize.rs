@@ -177,6 +177,10 @@ pub(super) fn quantize(args: QuantizeArgs) -> Result<Exit, CliError> {
     }
     let source = ModelSource::from_option(args.model);
     let (_path, file) = open(&source)?;
+    if args.matrices.is_some() {
+        let evidence = packing_evidence::gather(&file).map_err(|e| CliError::Refused(e.to_string()))?;
+        refuse_other_packing(&source, &evidence, repack::stated_packing(file.gguf()))?;
+    }
     let targets =
         Targets { embedding: args.embedding, output: args.output, matrices: args.matrices, ..Targets::default() };
     let done = write(&file, &args.out, &targets, args.force)?;
@@ -203,6 +207,28 @@ fn evidence_text(e: &PackingEvidence) -> String {
     }
 }
 
+/// Refuses a file whose weights contradict what it says, or what is assumed where it says nothing.
+fn refuse_other_packing(
+    source: &ModelSource,
+    evidence: &PackingEvidence,
+    stated: Option<Packing>,
+) -> Result<(), CliError> {
+    match (evidence.verdict, stated) {
+        (PackingVerdict::Arm, None | Some(Packing::X86)) | (PackingVerdict::X86, Some(Packing::Neon)) => {
+            Err(CliError::Refused(format!(
+                "model {}: {}, which is not what the file says or this engine assumes; state it with `harness model repack --from-packing`",
+                source.name(),
+                evidence_text(evidence)
+            )))
+        }
+        (PackingVerdict::CannotTell, None) => {
+            eprintln!("warning: {}", evidence_text(evidence));
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
 pub(super) fn repack_command(args: RepackArgs) -> Result<Exit, CliError> {
     let source = ModelSource::from_option(args.model);
     let (_path, file) = open(&source)?;
@@ -224,22 +250,7 @@ pub(super) fn repack_command(args: RepackArgs) -> Result<Exit, CliError> {
         return Err(CliError::Usage("--to and --out are needed".into()));
     };
     if args.from_packing.is_none() {
-        let contradicts = match (evidence.verdict, stated) {
-            (PackingVerdict::Arm, None | Some(Packing::X86)) => true,
-            (PackingVerdict::X86, Some(Packing::Neon)) => true,
-            (PackingVerdict::CannotTell, None) => {
-                eprintln!("warning: {}", evidence_text(&evidence));
-                false
-            }
-            _ => false,
-        };
-        if contradicts {
-            return Err(CliError::Refused(format!(
-                "model {}: {}, which is not what the file says or this engine assumes; state it with --from-packing",
-                source.name(),
-                evidence_text(&evidence)
-            )));
-        }
+        refuse_other_packing(&source, &evidence, stated)?;
     }
     let targets = Targets {
         matrices: Some(to),
