@@ -67,9 +67,17 @@ char const * LLAMA_COMMIT = "peer";
 char const * LLAMA_COMPILER = "peer";
 char const * LLAMA_BUILD_TARGET = "peer";
 CPP
-    "$compiler" -std=c++17 -O2 -DNDEBUG -w -include chrono -ffunction-sections -fdata-sections -Wl,--gc-sections \
-        -I "$tree/include" -I "$tree/ggml/include" -I "$common" "$work/$example/perplexity.cpp" \
-        "$common"/{common,arg,log,sampling,console,json-schema-to-grammar,ngram-cache}.cpp "$work/build-info.cpp" \
+    flags=(-std=c++17 -O1 -DNDEBUG -w -include chrono -ffunction-sections -fdata-sections
+        -I "$tree/include" -I "$tree/ggml/include" -I "$common")
+    # The fork had renamed these a few days before the package was made.
+    renamed=(-Dgpt_params=common_params -Dgpt_params_parse=common_params_parse -Dgpt_init=common_init
+        -Dllama_init_from_gpt_params=common_init_from_params -Dllama_init_result=common_init_result
+        -Dgpt_params_get_system_info=common_params_get_system_info -Dllama_tokenize=common_tokenize
+        -Dllama_token_to_piece=common_token_to_piece -Dllama_detokenize=common_detokenize
+        -Dllama_batch_add=common_batch_add -Dllama_batch_clear=common_batch_clear)
+    "$compiler" "${flags[@]}" "${renamed[@]}" -c "$work/$example/perplexity.cpp" -o "$work/perplexity.o"
+    "$compiler" "${flags[@]}" -Wl,--gc-sections "$work/perplexity.o" "$work/build-info.cpp" \
+        "$common"/{common,arg,log,sampling,console,json-schema-to-grammar,ngram-cache}.cpp \
         "$llama" "$ggml" -o "$peer" -lpthread -lm -ldl
 fi
 
