@@ -22,4 +22,7 @@ test: setup ## Format, lints, every test, and the gates with their planted fault
 reference: ## Rebuild gate 2's reference with HuggingFace transformers (Python; docs/how-to/reference.md)
 	scripts/reference.sh
 
-.PHONY: help setup gates test reference
+tokenizer-parity: setup ## Compare the engine's token ids with HuggingFace tokenizers on Llama 3's vocabulary (npm)
+	scripts/tokenizer_parity.sh
+
+.PHONY: help setup gates test reference tokenizer-parity

@@ -30,7 +30,7 @@ import transformers
 from bitnet_model import ternary
 from safetensors.torch import save
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.integrations.bitnet import AutoBitLinear
+from transformers.integrations.bitnet import AutoBitLinear, BitLinear, unpack_weights
 
 LINEARS = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
            "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
@@ -85,19 +85,32 @@ def tokenize(prompt, tokenizer):
     return text, tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
+def codes_and_scale(module):
+    """(codes in {-1, 0, 1} as int8, scale) of a ternary linear, whichever way its checkpoint holds it."""
+    if isinstance(module, BitLinear):
+        return unpack_weights(module.weight, torch.int8), 1.0 / module.weight_scale.float().reshape(())
+    if module.online_quant:
+        return ternary(module.weight)
+    return module.weight.detach().to(torch.int8), module.weight_scale.float().reshape(())
+
+
 def load(path, dtype):
-    """The model in eval mode; refuses a checkpoint that would run without online ternary quantization."""
+    """The model in eval mode; refuses a checkpoint whose linears would not be computed as ternary ones."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa", local_files_only=True)
-    model.eval()
+    # Unpacked ternary weights come in the checkpoint's type, whatever was asked for.
+    model.to(dtype).eval()
     for layer in range(model.config.num_hidden_layers):
         for name in LINEARS:
             module = model.get_submodule(f"model.layers.{layer}.{name}")
-            if not (isinstance(module, AutoBitLinear) and module.online_quant):
+            if not isinstance(module, (AutoBitLinear, BitLinear)):
                 fail(
-                    f"{path}: layer {layer} {name} is {type(module).__name__} without online quantization. Use the "
-                    'bf16 checkpoint, whose config.json says quantization_config {"quant_method": "bitnet", '
-                    '"linear_class": "autobitlinear", "quantization_mode": "online"}'
+                    f"{path}: layer {layer} {name} is {type(module).__name__}, no ternary linear: config.json needs a "
+                    'quantization_config, such as {"quant_method": "bitnet", "linear_class": "autobitlinear", '
+                    '"quantization_mode": "online"} for bf16 master weights'
                 )
+            if isinstance(module, AutoBitLinear) and not module.online_quant:
+                if not torch.isin(module.weight, torch.tensor([-1.0, 0.0, 1.0], dtype=module.weight.dtype)).all():
+                    fail(f"{path}: layer {layer} {name}: weights of an offline checkpoint are -1, 0 and 1")
     return model
 
 
@@ -106,7 +119,7 @@ def fingerprint(model):
     digest, scales = hashlib.sha256(), []
     for layer in range(model.config.num_hidden_layers):
         for name in LINEARS:
-            codes, scale = ternary(model.get_submodule(f"model.layers.{layer}.{name}").weight)
+            codes, scale = codes_and_scale(model.get_submodule(f"model.layers.{layer}.{name}"))
             digest.update((codes + 1).to(torch.uint8).numpy().tobytes())
             scales.append(scale)
     return digest.hexdigest(), torch.stack(scales)

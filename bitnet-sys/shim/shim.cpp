@@ -199,6 +199,28 @@ void bn_model_quantize(const char * in, const char * out, const llama_model_quan
     guarded(st, [&] { *ret = llama_model_quantize(in, out, params); });
 }
 
+static bool bn_block_type(int32_t type, int64_t n) {
+    // Everything else ends the process inside ggml: I2_S is a tensor's format and not a row's.
+    return type >= 0 && type < GGML_TYPE_I2_S && !ggml_quantize_requires_imatrix((ggml_type) type) && n > 0 &&
+           ggml_get_type_traits((ggml_type) type)->blck_size > 0 &&
+           n % ggml_get_type_traits((ggml_type) type)->blck_size == 0;
+}
+void bn_quantize_rows(int32_t type, const float * src, void * dst, int64_t nrow, int64_t n_per_row, size_t * written, bn_status * st) {
+    *written = 0;
+    if (!bn_block_type(type, n_per_row) || nrow <= 0) {
+        set_status(st, BN_MISUSE, "no rows of this type can be made");
+        return;
+    }
+    guarded(st, [&] { *written = ggml_quantize_chunk((ggml_type) type, src, dst, 0, nrow, n_per_row, nullptr); });
+}
+void bn_dequantize_row(int32_t type, const void * src, float * dst, int64_t n, bn_status * st) {
+    if (!bn_block_type(type, n) || !ggml_get_type_traits((ggml_type) type)->to_float) {
+        set_status(st, BN_MISUSE, "no rows of this type can be read");
+        return;
+    }
+    guarded(st, [&] { ggml_get_type_traits((ggml_type) type)->to_float(src, dst, n); });
+}
+
 void bn_i2s_dot_1x1(int n, float * s, size_t bs, const void * x, size_t bx, const void * y, size_t by, int nrc) {
     ggml_vec_dot_i2_i8_s_1x1(n, s, bs, x, bx, y, by, nrc);
 }

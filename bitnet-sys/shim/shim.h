@@ -62,6 +62,12 @@ void bn_sampler_accept(struct llama_sampler * s, llama_token token, bn_status * 
 
 void bn_model_quantize(const char * in, const char * out, const llama_model_quantize_params * params, uint32_t * ret, bn_status * st);
 
+/* Rows of floats to blocks of a tensor type (ggml_quantize_chunk) and back (to_float of the type traits).
+ * BN_MISUSE for types that need an importance matrix, have no such function, or whose block does not divide
+ * n_per_row; *written receives the bytes written. */
+void bn_quantize_rows(int32_t type, const float * src, void * dst, int64_t nrow, int64_t n_per_row, size_t * written, bn_status * st);
+void bn_dequantize_row(int32_t type, const void * src, float * dst, int64_t n, bn_status * st);
+
 /* I2_S kernel entry points, as the engine's own callers reach them. n is the row length in weights,
  * x points at packed rows, y at int8 activations. */
 void bn_i2s_dot_1x1(int n, float * s, size_t bs, const void * x, size_t bx, const void * y, size_t by, int nrc);

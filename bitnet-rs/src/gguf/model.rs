@@ -325,6 +325,14 @@ fn general(gguf: &Gguf) -> Result<(), GgufError> {
     }
     // `gguf_get_val_u32` aborts on another type.
     gguf.u32("general.file_type")?;
+    // Only files that this project wrote say so. Read with the other packing, sums are finite and wrong.
+    let packing = "bitnet_harness.i2_s_packing";
+    if let Some(found) = gguf.string(packing)?
+        && found != "x86"
+    {
+        let expected = "this engine reads x86; `harness model repack --to i2_s` converts the file";
+        return Err(GgufError::key_value(packing, shown(found.as_bytes()), expected));
+    }
     match gguf.get("split.count") {
         None | Some(Value::U16(0 | 1)) => Ok(()),
         Some(Value::U16(count)) => Err(GgufError::Split { count: *count }),

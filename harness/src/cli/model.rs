@@ -1,10 +1,17 @@
-//! `harness model`: synthetic models, inspection, recordings.
+//! `harness model`: synthetic models, inspection, recordings, and the tools of `model/`.
+
+mod convert;
+mod perplexity;
+mod pull;
+mod quantize;
+mod tokenize;
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use bitnet_rs::gguf::{GgufFile, Limits};
+use bitnet_rs::state::KvType;
 use clap::{Args, Subcommand};
 
 use super::output::{self, TextOrJson};
@@ -13,6 +20,7 @@ use crate::exit::Exit;
 use crate::gates::thresholds::Thresholds;
 use crate::gates::{GateInputs, first_light};
 use crate::model::atomic_file::AtomicFileError;
+use crate::model::hf_folder;
 use crate::model::inspect::{self, InspectOptions};
 use crate::model::source::ModelSource;
 use crate::model::synth::{PRESETS, SynthError, SynthSpec, write_synth_file};
@@ -32,6 +40,18 @@ enum ModelCommand {
     Inspect(InspectArgs),
     /// Record a model's greedy continuations for gate 0.
     Record(RecordArgs),
+    /// The engine's token ids of a text.
+    Tokenize(tokenize::TokenizeArgs),
+    /// Write a copy with other tensor types: the embedding in q6_k, q8_0, f16 …
+    Quantize(quantize::QuantizeArgs),
+    /// Write a copy with its ternary tensors in another packing, without loss.
+    Repack(quantize::RepackArgs),
+    /// Write a HuggingFace checkpoint of a ternary family as GGUF.
+    Convert(convert::ConvertArgs),
+    /// Fetch a model from the HuggingFace hub, resumable and hash-checked.
+    Pull(pull::PullArgs),
+    /// Perplexity of a text, counted as llama-perplexity does.
+    Perplexity(perplexity::PerplexityArgs),
 }
 
 #[derive(Debug, Args)]
@@ -46,6 +66,12 @@ struct SynthArgs {
     /// Seed of the weights.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Carry this tokenizer.json (or that of this folder) instead of a made-up vocabulary.
+    #[arg(long, value_name = "PATH")]
+    tokenizer: Option<PathBuf>,
+    /// Pre-tokenizer to name in the file instead of the recognised one; "none" leaves the key out.
+    #[arg(long, value_name = "NAME")]
+    pre: Option<String>,
     /// File to write.
     #[arg(long, value_name = "FILE", required_unless_present_any = ["list", "dry_run"])]
     out: Option<PathBuf>,
@@ -87,6 +113,18 @@ struct InspectArgs {
     /// Context to compute memory for, in tokens.
     #[arg(long)]
     n_ctx: Option<u32>,
+    /// Type of the cached keys: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0.
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    type_k: KvType,
+    /// Type of the cached values; other than f16 only with --flash-attn.
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    type_v: KvType,
+    /// Compute memory for flash attention.
+    #[arg(long)]
+    flash_attn: bool,
+    /// Refuse a model that is only warned of otherwise, e.g. without tokenizer.ggml.pre.
+    #[arg(long)]
+    strict: bool,
     /// Also hash all tensors and the file, which reads it twice.
     #[arg(long)]
     hash: bool,
@@ -103,8 +141,23 @@ fn inspect(args: InspectArgs) -> Result<Exit, CliError> {
     let path = source.path().map_err(|e| CliError::Failed(e.to_string()))?;
     let refused = |e: &dyn std::fmt::Display| CliError::Refused(format!("model {}: {e}", source.name()));
     let file = GgufFile::open(path.as_path(), &Limits::default()).map_err(|e| refused(&e))?;
-    let options =
-        InspectOptions { n_ctx: args.n_ctx, hash_data: args.hash, details: args.details, ..Default::default() };
+    if args.strict {
+        file.model(&Limits::strict()).map_err(|e| refused(&e))?;
+    }
+    if args.type_v != KvType::F16 && !args.flash_attn {
+        return Err(CliError::Usage(format!(
+            "--type-v {} needs --flash-attn: without it, values are f16",
+            args.type_v
+        )));
+    }
+    let options = InspectOptions {
+        n_ctx: args.n_ctx,
+        type_k: args.type_k,
+        type_v: args.type_v,
+        flash_attention: args.flash_attn,
+        hash_data: args.hash,
+        details: args.details,
+    };
     let bar = progress::bytes("hashing", 0);
     let inspection = inspect::inspect(&file, &options, &mut |done, total| {
         bar.set_length(total);
@@ -125,6 +178,12 @@ pub(crate) fn run(args: ModelArgs) -> Result<Exit, CliError> {
         ModelCommand::Synth(args) => synth(args),
         ModelCommand::Inspect(args) => inspect(args),
         ModelCommand::Record(args) => record(args),
+        ModelCommand::Tokenize(args) => tokenize::run(args),
+        ModelCommand::Quantize(args) => quantize::quantize(args),
+        ModelCommand::Repack(args) => quantize::repack_command(args),
+        ModelCommand::Convert(args) => convert::run(args),
+        ModelCommand::Pull(args) => pull::run(args),
+        ModelCommand::Perplexity(args) => perplexity::run(args),
     }
 }
 
@@ -160,7 +219,19 @@ fn synth(args: SynthArgs) -> Result<Exit, CliError> {
         return Ok(Exit::Success);
     }
     let preset = args.preset.as_deref().unwrap_or_default();
-    let spec = SynthSpec::preset(preset).map_err(synth_error)?;
+    let mut spec = SynthSpec::preset(preset).map_err(synth_error)?;
+    if let Some(path) = &args.tokenizer {
+        let read = hf_folder::tokenizer(path, None, None).map_err(|e| CliError::Refused(e.to_string()))?;
+        for warning in &read.warnings {
+            eprintln!("warning: {warning}");
+        }
+        spec.n_vocab = read.vocabulary.tokens.len() as u32;
+        spec.pre_tokenizer.clone_from(&read.vocabulary.pre);
+        spec.vocabulary = Some(read.vocabulary);
+    }
+    if let Some(pre) = &args.pre {
+        spec.pre_tokenizer = (pre != "none").then(|| pre.clone());
+    }
     let total = spec.plan().map_err(synth_error)?.total_bytes();
     let mut written = None;
     if !args.dry_run

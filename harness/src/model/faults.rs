@@ -247,7 +247,7 @@ fn apply(change: Change, tensor: &TensorInfo, at: u64, piece: &mut [u8]) {
 }
 
 /// A value in the file's own encoding, so that kinds the writer has no name for survive.
-fn encoded(value: &Value) -> gguf_writer::Value {
+pub(super) fn encoded(value: &Value) -> gguf_writer::Value {
     let mut bytes = Vec::new();
     match value {
         Value::U8(v) => bytes.push(*v),

@@ -121,6 +121,8 @@ pub struct SynthSpec {
     pub separate_output: bool,
     /// `tokenizer.ggml.pre`; `None` leaves the key out.
     pub pre_tokenizer: Option<String>,
+    /// A real vocabulary of `n_vocab` tokens instead of a made-up one.
+    pub vocabulary: Option<Vocabulary>,
 }
 
 /// A named shape.
@@ -202,6 +204,7 @@ impl SynthSpec {
             f32_embedding: false,
             separate_output: false,
             pre_tokenizer: Some("llama-bpe".to_owned()),
+            vocabulary: None,
         })
     }
 
@@ -239,7 +242,10 @@ impl SynthSpec {
         if !kv_width.is_multiple_of(i2s::ROW_MULTIPLE as u32) {
             return refuse("n_head_kv", self.n_head_kv, format!("gives {kv_width} key rows; I2_S takes rows in fours"));
         }
-        let (least, most) = vocabulary::size_limits();
+        let (least, most) = match &self.vocabulary {
+            Some(vocabulary) => (vocabulary.tokens.len(), vocabulary.tokens.len()),
+            None => vocabulary::size_limits(),
+        };
         if !(least..=most).contains(&(self.n_vocab as usize)) {
             return refuse("n_vocab", self.n_vocab, format!("{least} to {most} tokens can be made"));
         }
@@ -322,7 +328,7 @@ impl SynthSpec {
         ] {
             metadata.push((format!("{}.{key}", self.architecture.name()), value));
         }
-        metadata.extend(vocabulary.into_metadata(self.pre_tokenizer.as_deref()));
+        metadata.extend(vocabulary.into_metadata());
         metadata
     }
 
@@ -332,13 +338,18 @@ impl SynthSpec {
     /// [`SynthError::Dimension`].
     pub fn plan(&self) -> Result<FilePlan, SynthError> {
         self.check()?;
-        let Some(vocabulary) = Vocabulary::synthetic(self.n_vocab as usize) else {
+        let vocabulary = match &self.vocabulary {
+            Some(vocabulary) => Some(vocabulary.clone()),
+            None => Vocabulary::synthetic(self.n_vocab as usize),
+        };
+        let Some(mut vocabulary) = vocabulary else {
             return Err(SynthError::Dimension {
                 field: "n_vocab",
                 value: u64::from(self.n_vocab),
                 need: "no vocabulary of this size can be made".to_owned(),
             });
         };
+        vocabulary.pre.clone_from(&self.pre_tokenizer);
         let tensors = self
             .fills()
             .into_iter()

@@ -1,4 +1,4 @@
-//! A synthetic byte-level BPE vocabulary with Llama 3's special tokens.
+//! Byte-level BPE vocabularies, and a synthetic one with Llama 3's special tokens.
 //!
 //! Random models have nothing to say, but their tokenizer must be a valid one: every byte has a
 //! token, every other token has a merge that makes it from two earlier ones, texts are unique (the
@@ -7,9 +7,13 @@
 use super::gguf_writer::Value;
 
 /// `LLAMA_TOKEN_TYPE_NORMAL`.
-const NORMAL: i32 = 1;
+pub const NORMAL: i32 = 1;
 /// `LLAMA_TOKEN_TYPE_CONTROL`.
-const CONTROL: i32 = 3;
+pub const CONTROL: i32 = 3;
+/// `LLAMA_TOKEN_TYPE_USER_DEFINED`.
+pub const USER_DEFINED: i32 = 4;
+/// `LLAMA_TOKEN_TYPE_UNUSED`.
+pub const UNUSED: i32 = 5;
 
 /// Tokens for the 256 bytes.
 pub const BYTE_TOKENS: usize = 256;
@@ -29,7 +33,7 @@ pub const CHAT_TEMPLATE: &str = "{{ bos_token }}{% for message in messages %}\
 {% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}";
 
 /// A vocabulary ready to be written.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vocabulary {
     /// Token texts by id.
     pub tokens: Vec<String>,
@@ -38,11 +42,18 @@ pub struct Vocabulary {
     /// Merges, most preferred first: two token texts and a space between.
     pub merges: Vec<String>,
     /// Begin of text.
-    pub bos: u32,
+    pub bos: Option<u32>,
     /// End of text.
-    pub eos: u32,
+    pub eos: Option<u32>,
     /// End of turn.
-    pub eot: u32,
+    pub eot: Option<u32>,
+    /// The engine's name for the rule that cuts text before merging; without it, the key is left out, as in the
+    /// published GGUF of BitNet-b1.58-2B-4T.
+    pub pre: Option<String>,
+    /// Whether `bos` is put before a text; without it the engine's default for the pre-tokenizer holds.
+    pub add_bos: Option<bool>,
+    /// Chat template (Jinja).
+    pub chat_template: Option<String>,
 }
 
 /// Smallest and largest size that [`Vocabulary::synthetic`] can make.
@@ -68,28 +79,40 @@ impl Vocabulary {
         let first = tokens.len() as u32;
         tokens.extend(special_texts().take(specials));
         kinds.resize(tokens.len(), CONTROL);
-        Some(Self { tokens, kinds, merges, bos: first, eos: first + 1, eot: first + 9 })
+        Some(Self {
+            tokens,
+            kinds,
+            merges,
+            bos: Some(first),
+            eos: Some(first + 1),
+            eot: Some(first + 9),
+            pre: Some("llama-bpe".to_owned()),
+            add_bos: Some(true),
+            chat_template: Some(CHAT_TEMPLATE.to_owned()),
+        })
     }
 
-    /// The `tokenizer.*` metadata. Without `pre` the pre-tokenizer key is left out, as in the
-    /// published GGUF of BitNet-b1.58-2B-4T.
-    pub fn into_metadata(self, pre: Option<&str>) -> Vec<(String, Value)> {
+    /// The `tokenizer.*` metadata.
+    pub fn into_metadata(self) -> Vec<(String, Value)> {
         let mut metadata = vec![("tokenizer.ggml.model".to_owned(), Value::from("gpt2"))];
-        if let Some(pre) = pre {
-            metadata.push(("tokenizer.ggml.pre".to_owned(), Value::from(pre)));
+        let mut put = |key: &str, value| metadata.push((format!("tokenizer.ggml.{key}"), value));
+        if let Some(pre) = self.pre {
+            put("pre", Value::String(pre));
         }
-        for (key, value) in [
-            ("tokens", Value::StringArray(self.tokens)),
-            ("token_type", Value::I32Array(self.kinds)),
-            ("merges", Value::StringArray(self.merges)),
-            ("bos_token_id", Value::U32(self.bos)),
-            ("eos_token_id", Value::U32(self.eos)),
-            ("eot_token_id", Value::U32(self.eot)),
-            ("add_bos_token", Value::Bool(true)),
-        ] {
-            metadata.push((format!("tokenizer.ggml.{key}"), value));
+        put("tokens", Value::StringArray(self.tokens));
+        put("token_type", Value::I32Array(self.kinds));
+        put("merges", Value::StringArray(self.merges));
+        for (key, id) in [("bos", self.bos), ("eos", self.eos), ("eot", self.eot)] {
+            if let Some(id) = id {
+                put(&format!("{key}_token_id"), Value::U32(id));
+            }
         }
-        metadata.push(("tokenizer.chat_template".to_owned(), Value::from(CHAT_TEMPLATE)));
+        if let Some(add) = self.add_bos {
+            put("add_bos_token", Value::Bool(add));
+        }
+        if let Some(template) = self.chat_template {
+            metadata.push(("tokenizer.chat_template".to_owned(), Value::String(template)));
+        }
         metadata
     }
 }
@@ -149,7 +172,7 @@ mod tests {
         assert_eq!(vocabulary.tokens[128_009], "<|eot_id|>");
         assert_eq!(vocabulary.tokens[128_002], "<|reserved_special_token_0|>");
         assert_eq!(vocabulary.tokens[128_255], "<|reserved_special_token_250|>");
-        assert_eq!((vocabulary.bos, vocabulary.eos, vocabulary.eot), (128_000, 128_001, 128_009));
+        assert_eq!((vocabulary.bos, vocabulary.eos, vocabulary.eot), (Some(128_000), Some(128_001), Some(128_009)));
         assert_eq!(vocabulary.kinds[127_999], 1);
         assert_eq!(vocabulary.kinds[128_000], 3);
     }

@@ -44,6 +44,8 @@ pub enum IdentityError {
 #[derive(Debug)]
 pub struct TernaryWeights<'a> {
     linears: Vec<(String, I2sMatrix<'a>)>,
+    /// Heads of Q and K where their rows are in the order of neighbouring rotary pairs (`llama`).
+    reordered: Option<[usize; 2]>,
 }
 
 impl<'a> TernaryWeights<'a> {
@@ -73,16 +75,26 @@ impl<'a> TernaryWeights<'a> {
                 }
             }
         }
-        Ok(Self { linears })
+        let key = |name: &str| gguf.u32(&format!("llama.attention.{name}")).ok().flatten();
+        let reordered = match gguf.string("general.architecture") {
+            Ok(Some("llama")) => key("head_count").map(|q| [q as usize, key("head_count_kv").unwrap_or(q) as usize]),
+            _ => None,
+        };
+        Ok(Self { linears, reordered })
     }
 
     /// `ternary_sha256` of the reference format: one byte per weight, code w + 1, linear after linear. Lower-case hex.
     pub fn sha256(&self) -> String {
         let mut hasher = Sha256::new();
-        for (_, matrix) in &self.linears {
+        for (name, matrix) in &self.linears {
             let mut codes = vec![0; matrix.cols()];
+            let heads = self.reordered.and_then(|[q, k]| match name {
+                name if name.ends_with("attn_q.weight") => Some(q),
+                name if name.ends_with("attn_k.weight") => Some(k),
+                _ => None,
+            });
             for row in 0..matrix.rows() {
-                matrix.row_codes(row, &mut codes);
+                matrix.row_codes(halves_row(row, matrix.rows(), heads), &mut codes);
                 hasher.update(&codes);
             }
         }
@@ -92,6 +104,18 @@ impl<'a> TernaryWeights<'a> {
     /// Name and scale of every linear, in order.
     pub fn scales(&self) -> Vec<(String, f32)> {
         self.linears.iter().map(|(name, matrix)| (name.clone(), matrix.scale())).collect()
+    }
+}
+
+/// Where row `row` of HuggingFace's order (rotary halves) lies in a matrix whose heads have neighbouring pairs.
+fn halves_row(row: usize, rows: usize, heads: Option<usize>) -> usize {
+    match heads {
+        Some(heads) if heads > 0 && rows.is_multiple_of(2 * heads) => {
+            let dim = rows / heads;
+            let (head, i) = (row / dim, row % dim);
+            head * dim + 2 * (i % (dim / 2)) + i / (dim / 2)
+        }
+        _ => row,
     }
 }
 
@@ -221,6 +245,16 @@ pub fn compare_scales(reference: &[f32], model: &[(String, f32)], bound: f64) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_of_neighbouring_pairs_in_the_order_of_halves() {
+        // One head of four: the pairs are (0, 1) and (2, 3); halves put their first members first.
+        let order: Vec<usize> = (0..8).map(|row| halves_row(row, 8, Some(2))).collect();
+        assert_eq!(order, [0, 2, 1, 3, 4, 6, 5, 7]);
+        let order: Vec<usize> = (0..6).map(|row| halves_row(row, 6, Some(1))).collect();
+        assert_eq!(order, [0, 2, 4, 1, 3, 5]);
+        assert_eq!(halves_row(5, 8, None), 5);
+    }
 
     fn named(scales: &[f32]) -> Vec<(String, f32)> {
         let name = |i: usize| format!("blk.{}.{}.weight", i / 7, LINEARS[i % 7]);

@@ -1,0 +1,785 @@
+//! Fetches files of a model from a HuggingFace-like hub: listed with their hashes, resumable, checked.
+//!
+//! The hub's API gives each file's size and hash at one commit: SHA-256 for large files (LFS), the git blob's SHA-1 for
+//! the others. A file is fetched into a `.part` beside its place, which a later call goes on with, and is renamed only
+//! when size and hash are right.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
+use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use sha1::{Digest as _, Sha1};
+use sha2::Sha256;
+
+/// The hub, where nothing else is said (`HF_ENDPOINT`).
+pub const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
+
+/// Longest listing of a repository that is read, bytes.
+const MAX_LISTING: u64 = 32 << 20;
+
+/// Attempts at a file before giving up; each goes on where the last one stopped.
+const ATTEMPTS: u32 = 4;
+
+/// Bytes read at once.
+const PIECE: usize = 1 << 18;
+
+/// Why a model was not fetched.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PullError {
+    /// An argument that cannot be right.
+    #[error("{what} '{value}': {need}")]
+    Argument {
+        /// Which.
+        what: &'static str,
+        /// Its value.
+        value: String,
+        /// What would work.
+        need: &'static str,
+    },
+    /// The connection failed.
+    #[error("{url}: {reason}")]
+    Connection {
+        /// What was asked for.
+        url: String,
+        /// What went wrong.
+        reason: String,
+    },
+    /// The hub said no.
+    #[error("{url}: the hub answers {status}{}", advice(*status))]
+    Status {
+        /// What was asked for.
+        url: String,
+        /// The status.
+        status: u16,
+    },
+    /// The listing is not what the hub's API describes.
+    #[error("{url}: {problem}")]
+    Listing {
+        /// What was asked for.
+        url: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The repository has none of the files.
+    #[error("{repository} has no file {wanted}; it has {available}")]
+    NoFile {
+        /// The repository.
+        repository: String,
+        /// What was asked for.
+        wanted: String,
+        /// Some of what there is.
+        available: String,
+    },
+    /// What came is not what the listing says.
+    #[error("{file}: {what} is {found}, the hub's listing says {expected}; the partial file was removed")]
+    Mismatch {
+        /// The file.
+        file: String,
+        /// Size, or a hash.
+        what: &'static str,
+        /// What came.
+        found: String,
+        /// What was listed.
+        expected: String,
+    },
+    /// A file of that name is there already and differs.
+    #[error("{} exists and is not the listed file; pass --force to replace it", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The disk.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The cancel flag was set; what came is kept.
+    #[error("interrupted; run the same command to go on")]
+    Cancelled,
+}
+
+fn advice(status: u16) -> &'static str {
+    match status {
+        401 | 403 => " (a gated or private model needs a token in HF_TOKEN)",
+        404 => " (no such repository, revision or file)",
+        429 => " (too many requests; try later)",
+        _ => "",
+    }
+}
+
+/// What to fetch, and from where.
+#[derive(Debug, Clone)]
+pub struct PullOptions {
+    /// Hub, such as [`DEFAULT_ENDPOINT`].
+    pub endpoint: String,
+    /// `owner/name`.
+    pub repository: String,
+    /// Branch, tag or commit.
+    pub revision: String,
+    /// Names to fetch; empty means what a conversion needs, or the GGUF files where there are no weights in
+    /// safetensors.
+    pub files: Vec<String>,
+    /// Token of the hub.
+    pub token: Option<String>,
+    /// Folder to write to.
+    pub folder: PathBuf,
+    /// Replace files that differ from the listed ones.
+    pub force: bool,
+}
+
+/// A file of the listing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RemoteFile {
+    /// Path in the repository.
+    pub name: String,
+    /// Bytes.
+    pub size: u64,
+    /// `sha256:…`, or `git-sha1:…` of the blob.
+    pub hash: String,
+}
+
+/// What was done.
+#[derive(Debug, Clone, Serialize)]
+pub struct Pulled {
+    /// The commit that the revision stood for.
+    pub commit: String,
+    /// Files, in the order fetched.
+    pub files: Vec<PulledFile>,
+}
+
+/// One file.
+#[derive(Debug, Clone, Serialize)]
+pub struct PulledFile {
+    /// The listed file.
+    #[serde(flatten)]
+    pub file: RemoteFile,
+    /// Bytes that came over the network now; 0 if it was there.
+    pub fetched: u64,
+}
+
+#[derive(Deserialize)]
+struct Listing {
+    sha: String,
+    siblings: Vec<Sibling>,
+}
+
+#[derive(Deserialize)]
+struct Sibling {
+    rfilename: String,
+    #[serde(default)]
+    size: Option<u64>,
+    #[serde(rename = "blobId", default)]
+    blob_id: Option<String>,
+    #[serde(default)]
+    lfs: Option<Lfs>,
+}
+
+#[derive(Deserialize)]
+struct Lfs {
+    sha256: String,
+    size: u64,
+}
+
+/// An open answer.
+struct Answer {
+    status: u16,
+    /// First byte of a partial answer.
+    start: Option<u64>,
+    body: Box<dyn Read>,
+}
+
+struct Hub<'o> {
+    options: &'o PullOptions,
+    agent: ureq::Agent,
+}
+
+impl Hub<'_> {
+    fn get(&self, url: &str, from: u64) -> Result<Answer, PullError> {
+        let mut request = self.agent.get(url);
+        if from > 0 {
+            request = request.header("Range", format!("bytes={from}-"));
+        }
+        if let Some(token) = &self.options.token {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        let answer =
+            request.call().map_err(|e| PullError::Connection { url: url.to_owned(), reason: e.to_string() })?;
+        let start = answer
+            .headers()
+            .get("content-range")
+            .and_then(|v| v.to_str().ok())
+            .and_then(|v| v.strip_prefix("bytes ")?.split_once('-')?.0.parse().ok());
+        Ok(Answer { status: answer.status().as_u16(), start, body: Box::new(answer.into_body().into_reader()) })
+    }
+}
+
+/// Fetches the files. `progress` gets the file, its bytes so far and in total.
+///
+/// # Errors
+/// See [`PullError`]; files that were complete stay.
+pub fn pull(
+    options: &PullOptions,
+    progress: &mut dyn FnMut(&str, u64, u64),
+    cancel: &AtomicBool,
+) -> Result<Pulled, PullError> {
+    check(options)?;
+    let config = ureq::Agent::config_builder()
+        .timeout_connect(Some(Duration::from_secs(30)))
+        .timeout_recv_response(Some(Duration::from_secs(60)))
+        .http_status_as_error(false)
+        .user_agent(concat!("bitnet-harness/", env!("CARGO_PKG_VERSION")))
+        .build();
+    let hub = Hub { options, agent: config.into() };
+    let (commit, listed) = listing(&hub)?;
+    let wanted = select(options, &listed)?;
+    let mut files = Vec::new();
+    for file in wanted {
+        let fetched = fetch(&hub, &commit, file, progress, cancel)?;
+        files.push(PulledFile { file: file.clone(), fetched });
+    }
+    Ok(Pulled { commit, files })
+}
+
+fn check(options: &PullOptions) -> Result<(), PullError> {
+    let refuse =
+        |what, value: &str, need| Err(PullError::Argument { what, value: value.escape_debug().to_string(), need });
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let name = |part: &str| !part.is_empty() && part.chars().all(plain) && part != "." && part != "..";
+    match options.repository.split_once('/') {
+        Some((owner, model)) if name(owner) && name(model) => {}
+        _ => return refuse("repository", &options.repository, "owner/name is needed"),
+    }
+    let revision = &options.revision;
+    if revision.is_empty() || !revision.split('/').all(name) {
+        return refuse("--revision", revision, "a branch, tag or commit is needed");
+    }
+    let endpoint = &options.endpoint;
+    let secure = endpoint.starts_with("https://");
+    let local = ["http://127.0.0.1", "http://localhost", "http://[::1]"].iter().any(|l| endpoint.starts_with(l));
+    if !secure && !endpoint.starts_with("http://") {
+        return refuse("endpoint", endpoint, "an http:// or https:// address is needed");
+    }
+    if !secure && !local && options.token.is_some() {
+        return refuse("endpoint", endpoint, "a token is only sent over https, or to this machine");
+    }
+    Ok(())
+}
+
+fn base(options: &PullOptions) -> &str {
+    options.endpoint.trim_end_matches('/')
+}
+
+fn listing(hub: &Hub<'_>) -> Result<(String, Vec<RemoteFile>), PullError> {
+    let o = hub.options;
+    let revision = o.revision.replace('/', "%2F");
+    let url = format!("{}/api/models/{}/revision/{revision}?blobs=true", base(o), o.repository);
+    let answer = hub.get(&url, 0)?;
+    if answer.status != 200 {
+        return Err(PullError::Status { url, status: answer.status });
+    }
+    let mut text = Vec::new();
+    let read = answer.body.take(MAX_LISTING + 1).read_to_end(&mut text);
+    read.map_err(|e| PullError::Connection { url: url.clone(), reason: e.to_string() })?;
+    let bad = |problem: String| PullError::Listing { url: url.clone(), problem };
+    if text.len() as u64 > MAX_LISTING {
+        return Err(bad(format!("the listing is longer than {MAX_LISTING} bytes")));
+    }
+    parse_listing(&text).map_err(bad)
+}
+
+fn parse_listing(text: &[u8]) -> Result<(String, Vec<RemoteFile>), String> {
+    let listing: Listing = serde_json::from_slice(text).map_err(|e| format!("no listing of files: {e}"))?;
+    let hex = |text: &str, len: usize| text.len() == len && text.bytes().all(|b| b.is_ascii_hexdigit());
+    if !hex(&listing.sha, 40) {
+        return Err("its commit is no SHA-1".into());
+    }
+    let mut files = Vec::new();
+    for s in listing.siblings {
+        let shown: String = s.rfilename.chars().take(200).flat_map(char::escape_debug).collect();
+        // The name becomes a path on this machine.
+        let path = Path::new(&s.rfilename);
+        let inside = path.components().all(|c| matches!(c, Component::Normal(_)));
+        if s.rfilename.is_empty() || !inside || s.rfilename.contains(['\\', '\0', ':', '?', '#', '%']) {
+            return Err(format!("'{shown}' is no plain path inside the repository"));
+        }
+        let (size, hash) = match (s.lfs, s.size, s.blob_id) {
+            (Some(lfs), _, _) if hex(&lfs.sha256, 64) => (lfs.size, format!("sha256:{}", lfs.sha256.to_lowercase())),
+            (None, Some(size), Some(id)) if hex(&id, 40) => (size, format!("git-sha1:{}", id.to_lowercase())),
+            _ => return Err(format!("'{shown}' has no size and hash")),
+        };
+        files.push(RemoteFile { name: s.rfilename, size, hash });
+    }
+    Ok((listing.sha, files))
+}
+
+fn select<'f>(options: &PullOptions, listed: &'f [RemoteFile]) -> Result<Vec<&'f RemoteFile>, PullError> {
+    let none = |wanted: String| {
+        let names: Vec<&str> = listed.iter().take(20).map(|f| f.name.as_str()).collect();
+        PullError::NoFile { repository: options.repository.clone(), wanted, available: names.join(", ") }
+    };
+    if !options.files.is_empty() {
+        return options
+            .files
+            .iter()
+            .map(|name| listed.iter().find(|f| &f.name == name).ok_or_else(|| none(name.clone())))
+            .collect();
+    }
+    let top = |f: &&RemoteFile| !f.name.contains('/');
+    let weights: Vec<&RemoteFile> = listed.iter().filter(top).filter(|f| f.name.ends_with(".safetensors")).collect();
+    if weights.is_empty() {
+        let gguf: Vec<&RemoteFile> = listed.iter().filter(|f| f.name.ends_with(".gguf")).collect();
+        return if gguf.is_empty() { Err(none("*.safetensors or *.gguf".into())) } else { Ok(gguf) };
+    }
+    const BESIDE: [&str; 6] = [
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+        "model.safetensors.index.json",
+    ];
+    let beside = listed.iter().filter(|f| BESIDE.contains(&f.name.as_str()));
+    Ok(beside.chain(weights).collect())
+}
+
+/// The hash of the listing over a file's bytes.
+enum Hasher {
+    Sha256(Sha256),
+    GitBlob(Sha1),
+}
+
+impl Hasher {
+    fn new(file: &RemoteFile) -> Self {
+        if file.hash.starts_with("sha256:") {
+            return Self::Sha256(Sha256::new());
+        }
+        let mut sha1 = Sha1::new();
+        sha1.update(format!("blob {}\0", file.size));
+        Self::GitBlob(sha1)
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Sha256(h) => h.update(bytes),
+            Self::GitBlob(h) => h.update(bytes),
+        }
+    }
+
+    fn finish(self) -> String {
+        let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
+        match self {
+            Self::Sha256(h) => format!("sha256:{}", hex(&h.finalize())),
+            Self::GitBlob(h) => format!("git-sha1:{}", hex(&h.finalize())),
+        }
+    }
+}
+
+fn hash_of(path: &Path, file: &RemoteFile) -> io::Result<String> {
+    let mut hasher = Hasher::new(file);
+    let mut input = File::open(path)?;
+    let mut piece = vec![0; PIECE];
+    loop {
+        match input.read(&mut piece)? {
+            0 => return Ok(hasher.finish()),
+            n => hasher.update(&piece[..n]),
+        }
+    }
+}
+
+/// Fetches one file; returns the bytes that came over the network.
+fn fetch(
+    hub: &Hub<'_>,
+    commit: &str,
+    file: &RemoteFile,
+    progress: &mut dyn FnMut(&str, u64, u64),
+    cancel: &AtomicBool,
+) -> Result<u64, PullError> {
+    let path = hub.options.folder.join(&file.name);
+    let io = |source| PullError::Io { path: path.clone(), source };
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).map_err(io)?;
+    }
+    if let Ok(metadata) = fs::metadata(&path) {
+        if metadata.is_file() && metadata.len() == file.size && hash_of(&path, file).map_err(io)? == file.hash {
+            return Ok(0);
+        }
+        if !hub.options.force {
+            return Err(PullError::Exists { path });
+        }
+    }
+    // The part is named after the content, so that a new revision never goes on with an old one's.
+    let digest: String = file.hash.chars().skip_while(|c| *c != ':').skip(1).take(12).collect();
+    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let part = path.with_file_name(format!(".{name}.{digest}.part"));
+    let part_io = |source| PullError::Io { path: part.clone(), source };
+    let url = format!("{}/{}/resolve/{commit}/{}", base(hub.options), hub.options.repository, file.name);
+    let mut fetched = 0;
+    for attempt in 1.. {
+        let mut out = OpenOptions::new().create(true).append(true).open(&part).map_err(part_io)?;
+        let have = out.metadata().map_err(part_io)?.len();
+        match attempt_once(hub, &url, file, &mut out, have, &mut fetched, progress, cancel) {
+            Ok(()) => {
+                out.sync_all().map_err(part_io)?;
+                break;
+            }
+            Err(Attempt::Failed(PullError::Connection { .. })) if attempt < ATTEMPTS => {}
+            Err(Attempt::Failed(e @ PullError::Mismatch { .. })) => {
+                fs::remove_file(&part).map_err(part_io)?;
+                return Err(e);
+            }
+            Err(Attempt::Failed(e)) => return Err(e),
+            Err(Attempt::Disk(e)) => return Err(part_io(e)),
+        }
+    }
+    let found = hash_of(&part, file).map_err(part_io)?;
+    if found != file.hash {
+        fs::remove_file(&part).map_err(part_io)?;
+        return Err(PullError::Mismatch {
+            file: file.name.clone(),
+            what: "the hash",
+            found,
+            expected: file.hash.clone(),
+        });
+    }
+    fs::rename(&part, &path).map_err(io)?;
+    Ok(fetched)
+}
+
+enum Attempt {
+    Failed(PullError),
+    Disk(io::Error),
+}
+
+impl From<PullError> for Attempt {
+    fn from(e: PullError) -> Self {
+        Self::Failed(e)
+    }
+}
+
+#[allow(clippy::too_many_arguments, reason = "one step of `fetch`, which owns all of it")]
+fn attempt_once(
+    hub: &Hub<'_>,
+    url: &str,
+    file: &RemoteFile,
+    out: &mut File,
+    mut have: u64,
+    fetched: &mut u64,
+    progress: &mut dyn FnMut(&str, u64, u64),
+    cancel: &AtomicBool,
+) -> Result<(), Attempt> {
+    let restart = |out: &mut File| out.set_len(0).and_then(|()| out.seek(SeekFrom::Start(0)).map(|_| ()));
+    if have > file.size {
+        restart(out).map_err(Attempt::Disk)?;
+        have = 0;
+    }
+    if have == file.size {
+        return Ok(());
+    }
+    let mut answer = hub.get(url, have)?;
+    match (answer.status, answer.start) {
+        (206, Some(start)) if start == have => {}
+        // No ranges, or another one than asked for: from the beginning.
+        (200, _) => {
+            restart(out).map_err(Attempt::Disk)?;
+            have = 0;
+        }
+        (206 | 416, _) => {
+            restart(out).map_err(Attempt::Disk)?;
+            let reason = format!("the hub did not go on at byte {have}");
+            return Err(PullError::Connection { url: url.to_owned(), reason }.into());
+        }
+        (status, _) => return Err(PullError::Status { url: url.to_owned(), status }.into()),
+    }
+    let mut piece = vec![0; PIECE];
+    loop {
+        if cancel.load(Ordering::Relaxed) {
+            return Err(PullError::Cancelled.into());
+        }
+        let n = answer
+            .body
+            .read(&mut piece)
+            .map_err(|e| PullError::Connection { url: url.to_owned(), reason: e.to_string() })?;
+        if n == 0 {
+            break;
+        }
+        have += n as u64;
+        if have > file.size {
+            return Err(PullError::Mismatch {
+                file: file.name.clone(),
+                what: "the size",
+                found: format!("more than {}", file.size),
+                expected: file.size.to_string(),
+            }
+            .into());
+        }
+        out.write_all(&piece[..n]).map_err(Attempt::Disk)?;
+        *fetched += n as u64;
+        progress(&file.name, have, file.size);
+    }
+    if have < file.size {
+        let reason = format!("the connection ended at byte {have} of {}", file.size);
+        return Err(PullError::Connection { url: url.to_owned(), reason }.into());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead as _, BufReader};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::{Arc, Mutex};
+
+    const COMMIT: &str = "0123456789012345678901234567890123456789";
+
+    /// How the server misbehaves.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Manner {
+        Sound,
+        /// Closes the connection after so many bytes of a body, once.
+        CutOnce(usize),
+        /// Ignores ranges.
+        NoRanges,
+        /// Another byte in the middle.
+        Altered,
+        /// Sends more than it lists.
+        TooLong,
+    }
+
+    struct Server {
+        endpoint: String,
+        requests: Arc<Mutex<Vec<String>>>,
+    }
+
+    fn weights() -> Vec<u8> {
+        (0..100_000u32).map(|i| (i * 7 % 251) as u8).collect()
+    }
+
+    fn serve(manner: Manner) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}/", listener.local_addr().unwrap());
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&requests);
+        std::thread::spawn(move || {
+            let mut cut = manner;
+            for stream in listener.incoming() {
+                let Ok(stream) = stream else { break };
+                answer(stream, manner, &mut cut, &seen);
+            }
+        });
+        Server { endpoint, requests }
+    }
+
+    fn answer(mut stream: TcpStream, manner: Manner, cut: &mut Manner, seen: &Mutex<Vec<String>>) {
+        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        let first = lines.next().unwrap().unwrap();
+        let mut from = 0;
+        let mut token = String::new();
+        for line in lines.map_while(Result::ok).take_while(|l| !l.is_empty()) {
+            let lower = line.to_lowercase();
+            if let Some(range) = lower.strip_prefix("range: bytes=") {
+                from = range.trim_end_matches('-').parse().unwrap();
+            }
+            if lower.starts_with("authorization:") {
+                token = line;
+            }
+        }
+        let path = first.split(' ').nth(1).unwrap().to_owned();
+        seen.lock().unwrap().push(format!("{path} from {from}{token}"));
+        let mut body = if path.starts_with("/api/models/o/m/revision/main") {
+            // Git's hash of a blob with the text `{}` and a newline: `printf '{}\n' | git hash-object --stdin`.
+            // SHA-256 of the weights by sha256sum.
+            format!(
+                r#"{{"sha":"{COMMIT}","siblings":[
+                {{"rfilename":"config.json","size":3,"blobId":"0967ef424bce6791893e9a57bb952f80fd536e93"}},
+                {{"rfilename":"README.md","size":3,"blobId":"0967ef424bce6791893e9a57bb952f80fd536e93"}},
+                {{"rfilename":"model.safetensors","size":100000,"blobId":"00","lfs":{{"sha256":"{}","size":100000,"pointerSize":1}}}}]}}"#,
+                WEIGHTS_SHA256
+            )
+            .into_bytes()
+        } else if path.ends_with(&format!("/o/m/resolve/{COMMIT}/config.json")) {
+            b"{}\n".to_vec()
+        } else if path.ends_with(&format!("/o/m/resolve/{COMMIT}/model.safetensors")) {
+            weights()
+        } else {
+            stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+            return;
+        };
+        let is_weights = path.ends_with("model.safetensors");
+        if is_weights && manner == Manner::Altered {
+            body[50_000] ^= 1;
+        }
+        if is_weights && manner == Manner::TooLong {
+            body.push(0);
+        }
+        if manner == Manner::NoRanges {
+            from = 0;
+        }
+        let total = body.len();
+        let body = &body[from..];
+        let head = match from {
+            0 => "HTTP/1.1 200 OK\r\n".to_owned(),
+            _ => format!("HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {from}-{}/{total}\r\n", total - 1),
+        };
+        let head = format!("{head}Content-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+        stream.write_all(head.as_bytes()).unwrap();
+        let end = match *cut {
+            Manner::CutOnce(n) if is_weights => {
+                *cut = Manner::Sound;
+                n
+            }
+            _ => body.len(),
+        };
+        let _ = stream.write_all(&body[..end]);
+    }
+
+    const WEIGHTS_SHA256: &str = "96ad0ddabe9c733d4550fde750255a94806811029be67504bd9bd68e556686b9";
+
+    fn options(server: &Server, folder: &Path) -> PullOptions {
+        PullOptions {
+            endpoint: server.endpoint.clone(),
+            repository: "o/m".into(),
+            revision: "main".into(),
+            files: Vec::new(),
+            token: None,
+            folder: folder.to_owned(),
+            force: false,
+        }
+    }
+
+    fn run(options: &PullOptions) -> Result<Pulled, PullError> {
+        pull(options, &mut |_, _, _| (), &AtomicBool::new(false))
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_model_comes_once_and_is_checked() {
+        let server = serve(Manner::Sound);
+        let folder = tempfile::tempdir().unwrap();
+        let mut o = options(&server, folder.path());
+        o.token = Some("secret".into());
+        let done = run(&o).unwrap();
+        assert_eq!(done.commit, COMMIT);
+        assert_eq!(done.files.iter().map(|f| f.fetched).collect::<Vec<_>>(), [3, 100_000]);
+        assert_eq!(names(folder.path()), ["config.json", "model.safetensors"]);
+        assert_eq!(fs::read(folder.path().join("model.safetensors")).unwrap(), weights());
+        assert!(server.requests.lock().unwrap().iter().all(|r| r.ends_with("Bearer secret")));
+        let again = run(&o).unwrap();
+        assert_eq!(again.files.iter().map(|f| f.fetched).collect::<Vec<_>>(), [0, 0]);
+        fs::write(folder.path().join("config.json"), "mine").unwrap();
+        assert!(matches!(run(&o), Err(PullError::Exists { .. })));
+        o.force = true;
+        run(&o).unwrap();
+        assert_eq!(fs::read(folder.path().join("config.json")).unwrap(), b"{}\n");
+    }
+
+    #[test]
+    fn a_cut_connection_goes_on_where_it_stopped() {
+        let server = serve(Manner::CutOnce(40_000));
+        let folder = tempfile::tempdir().unwrap();
+        let done = run(&options(&server, folder.path())).unwrap();
+        assert_eq!(done.files[1].fetched, 100_000);
+        let requests = server.requests.lock().unwrap().clone();
+        assert!(requests.last().unwrap().ends_with("model.safetensors from 40000"), "{requests:?}");
+    }
+
+    #[test]
+    fn an_interrupted_fetch_goes_on_in_the_next_run() {
+        let server = serve(Manner::Sound);
+        let folder = tempfile::tempdir().unwrap();
+        let mut o = options(&server, folder.path());
+        o.files = vec!["model.safetensors".into()];
+        let cancel = AtomicBool::new(false);
+        let stopped = pull(&o, &mut |_, _, _| cancel.store(true, Ordering::Relaxed), &cancel);
+        // The whole body may have come in one piece, then there is nothing left to stop.
+        if let Err(e) = stopped {
+            assert!(matches!(e, PullError::Cancelled), "{e}");
+            let part = names(folder.path()).pop().unwrap();
+            let have = fs::metadata(folder.path().join(&part)).unwrap().len();
+            assert!(part.ends_with(".part") && have > 0 && have <= 100_000);
+            assert_eq!(run(&o).unwrap().files[0].fetched, 100_000 - have);
+        }
+        assert_eq!(names(folder.path()), ["model.safetensors"]);
+    }
+
+    #[test]
+    fn servers_without_ranges_start_again() {
+        let server = serve(Manner::NoRanges);
+        let folder = tempfile::tempdir().unwrap();
+        let part = folder.path().join(format!(".model.safetensors.{}.part", &WEIGHTS_SHA256[..12]));
+        fs::write(&part, &weights()[..1000]).unwrap();
+        let done = run(&options(&server, folder.path())).unwrap();
+        assert_eq!(done.files[1].fetched, 100_000);
+        assert_eq!(fs::read(folder.path().join("model.safetensors")).unwrap(), weights());
+    }
+
+    #[test]
+    fn what_is_not_the_listed_file_never_gets_its_name() {
+        for (manner, what) in [(Manner::Altered, "the hash"), (Manner::TooLong, "the size")] {
+            let server = serve(manner);
+            let folder = tempfile::tempdir().unwrap();
+            match run(&options(&server, folder.path())) {
+                Err(PullError::Mismatch { what: found, .. }) => assert_eq!(found, what),
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(names(folder.path()), ["config.json"]);
+        }
+        // A part with foreign bytes is noticed as well.
+        let server = serve(Manner::Sound);
+        let folder = tempfile::tempdir().unwrap();
+        let part = folder.path().join(format!(".model.safetensors.{}.part", &WEIGHTS_SHA256[..12]));
+        fs::write(&part, [9; 1000]).unwrap();
+        assert!(matches!(run(&options(&server, folder.path())), Err(PullError::Mismatch { .. })));
+    }
+
+    #[test]
+    fn refusals() {
+        let server = serve(Manner::Sound);
+        let folder = tempfile::tempdir().unwrap();
+        let with = |change: &dyn Fn(&mut PullOptions)| {
+            let mut o = options(&server, folder.path());
+            change(&mut o);
+            run(&o).unwrap_err()
+        };
+        assert!(matches!(with(&|o| o.repository = "o/none".into()), PullError::Status { status: 404, .. }));
+        assert!(matches!(with(&|o| o.files = vec!["x.gguf".into()]), PullError::NoFile { .. }));
+        for repository in ["", "o", "../m", "o/..", "o/m/x", "o/m?x"] {
+            assert!(matches!(with(&|o| o.repository = repository.into()), PullError::Argument { .. }), "{repository}");
+        }
+        assert!(matches!(with(&|o| o.revision = "../x".into()), PullError::Argument { .. }));
+        assert!(matches!(with(&|o| o.endpoint = "ftp://x".into()), PullError::Argument { .. }));
+        let leak = with(&|o| {
+            o.endpoint = "http://example.invalid".into();
+            o.token = Some("secret".into());
+        });
+        assert!(leak.to_string().contains("https") && !leak.to_string().contains("secret"));
+        assert!(matches!(with(&|o| o.endpoint = "http://127.0.0.1:1".into()), PullError::Connection { .. }));
+    }
+
+    #[test]
+    fn listings_that_would_leave_the_folder_are_refused() {
+        let listing = |name: &str| {
+            format!(r#"{{"sha":"{COMMIT}","siblings":[{{"rfilename":"{name}","size":1,"blobId":"{COMMIT}"}}]}}"#)
+        };
+        assert!(parse_listing(listing("a/b.json").as_bytes()).is_ok());
+        for name in ["../x", "/etc/passwd", "a/../../x", "", "a\\\\b", "C:x", "a?b", "./x"] {
+            assert!(parse_listing(listing(name).as_bytes()).is_err(), "{name}");
+        }
+        assert!(parse_listing(b"[]").is_err());
+        assert!(parse_listing(format!(r#"{{"sha":"{COMMIT}","siblings":[{{"rfilename":"x"}}]}}"#).as_bytes()).is_err());
+        assert!(parse_listing(br#"{"sha":"main","siblings":[]}"#).is_err());
+    }
+}
