@@ -37,6 +37,7 @@ pub mod memory;
 mod model;
 mod positions;
 mod probe;
+pub mod process;
 mod sampler;
 pub mod state;
 mod status;

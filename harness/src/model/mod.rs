@@ -1,6 +1,5 @@
 //! Model tools: synthetic models, planted faults, the GGUF writer they share.
 
-pub mod atomic_file;
 pub mod faults;
 pub mod gguf_writer;
 pub mod inspect;
@@ -8,3 +7,5 @@ pub mod recording;
 pub mod source;
 pub mod synth;
 pub mod vocabulary;
+
+pub use crate::atomic_file;

@@ -338,56 +338,6 @@ fn existing_files_are_kept_unless_told_otherwise() {
     assert_eq!(dir.names(), ["c"]);
 }
 
-#[cfg(unix)]
-#[test]
-fn links_at_the_target_are_replaced_not_followed() {
-    use std::os::unix::fs::{PermissionsExt, symlink};
-    let dir = Scratch::new();
-    let (victim, link) = (dir.path("victim"), dir.path("link"));
-    std::fs::write(&victim, "precious").unwrap();
-    symlink(&victim, &link).unwrap();
-    assert!(matches!(AtomicFile::create(&link, Overwrite::Refuse), Err(CartridgeError::Exists(_))));
-    let mut f = AtomicFile::create(&link, Overwrite::Replace).unwrap();
-    f.write_all(b"new").unwrap();
-    f.commit().unwrap();
-    assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
-    assert_eq!(std::fs::read(&link).unwrap(), b"new");
-    assert!(!std::fs::symlink_metadata(&link).unwrap().is_symlink());
-    let mode = std::fs::metadata(&link).unwrap().permissions().mode();
-    assert_eq!(mode & 0o600, 0o600);
-    assert_eq!(mode & 0o111, 0);
-    // A dangling link is something that exists.
-    let dangling = dir.path("dangling");
-    symlink(dir.path("nowhere"), &dangling).unwrap();
-    assert!(matches!(AtomicFile::create(&dangling, Overwrite::Refuse), Err(CartridgeError::Exists(_))));
-}
-
-#[test]
-fn a_file_that_appears_meanwhile_is_kept() {
-    let dir = Scratch::new();
-    let path = dir.path("c");
-    let mut f = AtomicFile::create(&path, Overwrite::Refuse).unwrap();
-    f.write_all(b"late").unwrap();
-    std::fs::write(&path, "early").unwrap();
-    assert!(matches!(f.commit(), Err(CartridgeError::Exists(_))));
-    assert_eq!(std::fs::read(&path).unwrap(), b"early");
-    assert_eq!(dir.names(), ["c"]);
-}
-
-#[test]
-fn an_abandoned_write_leaves_the_old_file() {
-    let dir = Scratch::new();
-    let path = dir.path("c");
-    std::fs::write(&path, "old").unwrap();
-    let mut f = AtomicFile::create(&path, Overwrite::Replace).unwrap();
-    f.write_all(&vec![7; 1 << 20]).unwrap();
-    drop(f);
-    assert_eq!(std::fs::read(&path).unwrap(), b"old");
-    assert_eq!(dir.names(), ["c"]);
-    assert!(AtomicFile::create(dir.path("no/such/dir/c"), Overwrite::Replace).is_err());
-    assert!(AtomicFile::create("/", Overwrite::Replace).is_err());
-}
-
 #[test]
 fn states_that_are_no_prefix_are_not_written() {
     let g = geometry(KvType::F16, KvType::F16, ValueLayout::Rows);
