@@ -5,7 +5,6 @@ use crate::cartridge::convert::pair_map;
 use crate::cartridge::diff::ulp_distance;
 use crate::cartridge::values::decode_row;
 use half::{bf16, f16};
-use std::io::Write;
 
 /// f32 head-major cartridge whose element (layer, tensor, head, position, channel) is `value`.
 fn numbered(value: impl Fn(usize, usize, usize, usize, usize) -> f32) -> Parts {
