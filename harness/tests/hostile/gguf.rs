@@ -76,6 +76,12 @@ fn counts_and_lengths() -> Vec<Attempt> {
         all.push(refused(&format!("{count} keys"), "keys", |f| f.n_keys = Some(count)));
         all.push(refused(&format!("{count} tensors"), "tensors", |f| f.n_tensors = Some(count)));
     }
+    for (n, fits) in [(60_000, true), (70_000, false)] {
+        let mut file = model();
+        file.keys.extend((0..n).map(|i| KeyEntry { key: format!("x.{i}").into(), value: (4, vec![0; 4]) }));
+        let attempt = run(&format!("{n} more keys"), file.encode());
+        all.push(if fits { attempt } else { attempt.refused("keys") });
+    }
     all.push(refused("no keys", "m.gguf", |f| f.n_keys = Some(0)));
     all.push(refused("one key too many", "m.gguf", |f| f.n_keys = Some(f.keys.len() as u64 + 1)));
     all.push(refused("one key too few", "m.gguf", |f| f.n_keys = Some(f.keys.len() as u64 - 1)));

@@ -104,6 +104,8 @@ fn accepted() -> Vec<Attempt> {
         run("BR-51: characters over tokens", "root ::= [😀-🙏]\n"),
         run("BR-51: excluded class", "root ::= [^a-z]{1,2}\n").ends(0, ""),
         run("BR-52: cut", "root ::= [a-z]{200}\n").ends(5, ""),
+        run("many ways to read a text", "root ::= ([a-z]{0,1000}) ([a-z]{0,1000}) ([a-z]{0,1000}) \"!\"\n").ends(5, ""),
+        run("Catalan many ways", "root ::= s \"!\"\ns ::= [a-z] s | [a-z] s s | [a-z]\n").ends(5, ""),
         run("empty text allowed", "root ::= \"\"\n"),
         run("CRLF", "root ::= \"a\"\r\n"),
     ];
