@@ -11,8 +11,9 @@ fuzz_target!(|data: &[u8]| {
         1 => (KvType::F16, KvType::F16, ValueLayout::Rows),
         _ => (KvType::Q8_0, KvType::Q8_0, ValueLayout::Rows),
     };
-    let heads = if which % 3 == 2 { 8 } else { 2 };
-    let geometry = StateGeometry::uniform(2, heads, 4, k, v, layout, 64, 4096).expect("a sound geometry");
+    // Blocks of a quantized type lie within a head.
+    let head_dim = if which % 3 == 2 { 32 } else { 4 };
+    let geometry = StateGeometry::uniform(2, 2, head_dim, k, v, layout, 64, 4096).expect("a sound geometry");
     let Ok(blob) = StateBlob::parse(bytes, &geometry) else { return };
     assert_eq!(blob.as_bytes(), bytes);
     assert_eq!(blob.layout().len(), bytes.len());
