@@ -6,7 +6,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
@@ -55,7 +55,7 @@ pub(super) fn is_isolated(template: &str) -> bool {
     PROGRAM.get().is_some() && template.trim_end() != OWN.trim_end()
 }
 
-fn elsewhere(program: &PathBuf, rendering: &Rendering) -> Result<String, String> {
+fn elsewhere(program: &Path, rendering: &Rendering) -> Result<String, String> {
     let failed = |e: &dyn std::fmt::Display| format!("cannot be rendered in a process of its own: {e}");
     let input = serde_json::to_vec(rendering).map_err(|e| failed(&e))?;
     let mut child = Command::new(program)
