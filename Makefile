@@ -25,4 +25,16 @@ reference: ## Rebuild gate 2's reference with HuggingFace transformers (Python; 
 tokenizer-parity: setup ## Compare the engine's token ids with HuggingFace tokenizers on Llama 3's vocabulary (npm)
 	scripts/tokenizer_parity.sh
 
-.PHONY: help setup gates test reference tokenizer-parity
+hostile: setup ## Feed thousands of hostile inputs, each in a process of its own; shows the counts
+	$(CARGO) test --locked -p harness --test hostile -- --nocapture
+
+fuzz: setup ## Fuzz every reader of foreign files for FUZZ_SECONDS each (docs/how-to/hostile.md)
+	fuzz/run.sh
+
+sanitize: setup ## The wrapper's tests over an engine built with AddressSanitizer and UBSan
+	scripts/memory_checks.sh sanitize
+
+valgrind: setup ## The wrapper's tests under valgrind
+	scripts/memory_checks.sh valgrind
+
+.PHONY: help setup gates test reference tokenizer-parity hostile fuzz sanitize valgrind

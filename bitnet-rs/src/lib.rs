@@ -37,6 +37,7 @@ pub mod memory;
 mod model;
 mod positions;
 mod probe;
+pub mod process;
 pub mod quantize;
 mod sampler;
 pub mod state;

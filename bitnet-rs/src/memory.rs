@@ -33,13 +33,30 @@ pub(crate) fn require(model: &Model, params: &EffectiveParams, allow_overcommit:
     }
 }
 
-/// Memory that this process may still take: the kernel's `MemAvailable`, bounded by the cgroup (v2).
+/// Memory that this process may still take: the kernel's `MemAvailable`, bounded by the cgroup (v2) and by the
+/// limit on its address space (`ulimit -v`).
 pub fn available() -> Option<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
     let host = mem_available(&meminfo)?;
     let read = |name: &str| fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse::<u64>().ok();
     let group = read("memory.max").zip(read("memory.current")).map(|(max, current)| max.saturating_sub(current));
-    Some(group.map_or(host, |g| g.min(host)))
+    let host = group.map_or(host, |g| g.min(host));
+    Some(address_space().map_or(host, |left| left.min(host)))
+}
+
+/// What `RLIMIT_AS` leaves beyond the address space in use; `None` where it is unlimited.
+fn address_space() -> Option<u64> {
+    let limit = address_space_limit(&fs::read_to_string("/proc/self/limits").ok()?)?;
+    let statm = fs::read_to_string("/proc/self/statm").ok()?;
+    // SAFETY: takes a number.
+    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;
+    let used = statm.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(page)?;
+    Some(limit.saturating_sub(used))
+}
+
+/// The soft limit in `/proc/self/limits`.
+fn address_space_limit(limits: &str) -> Option<u64> {
+    limits.lines().find_map(|l| l.strip_prefix("Max address space"))?.split_whitespace().next()?.parse().ok()
 }
 
 fn mem_available(meminfo: &str) -> Option<u64> {
@@ -49,11 +66,19 @@ fn mem_available(meminfo: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::mem_available;
+    use super::{address_space_limit, mem_available};
 
     #[test]
     fn reads_the_kernels_table() {
         assert_eq!(mem_available("MemTotal: 10 kB\nMemAvailable:   2048 kB\n"), Some(2 << 20));
         assert_eq!(mem_available("MemTotal: 10 kB\n"), None);
+    }
+
+    #[test]
+    fn reads_the_address_space_limit() {
+        let limits =
+            |soft| format!("Max processes 1 1 processes\nMax address space         {soft}  unlimited  bytes\n");
+        assert_eq!(address_space_limit(&limits("4194304")), Some(4 << 20));
+        assert_eq!(address_space_limit(&limits("unlimited")), None);
     }
 }

@@ -72,8 +72,8 @@ impl OperatorConfig {
     /// # Errors
     /// [`PermitError`].
     pub fn load(path: &Path) -> Result<Self, PermitError> {
-        let metadata =
-            std::fs::symlink_metadata(path).map_err(|source| RegistryError::Read { path: path.to_owned(), source })?;
+        let read = |source| RegistryError::Read { path: path.to_owned(), source };
+        let metadata = std::fs::symlink_metadata(path).map_err(read)?;
         if metadata.file_type().is_symlink() {
             return Err(PermitError::SymbolicLink { path: path.to_owned() });
         }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::guard::suspicions;
 use super::text::{alias_key, tokens};
 use super::vocabulary::{Action, Backend, DeviceType, Mode, Risk, Room};
+use crate::input_file::{self, InputFileError};
 
 /// Largest registry, policy or case file that is read, in bytes.
 pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
@@ -77,12 +78,10 @@ pub enum RegistryError {
     #[error("device registry: {0}; see docs/how-to/agent.md for its form")]
     Form(#[from] serde_yaml_ng::Error),
     /// The file is too large.
-    #[error("{} has {bytes} bytes, the limit is {limit}", path.display())]
+    #[error("{} has more than {limit} bytes", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// Its size.
-        bytes: u64,
         /// [`MAX_FILE_BYTES`].
         limit: u64,
     },
@@ -123,16 +122,10 @@ pub struct Registry {
 
 /// Reads a small file without trusting its length.
 pub(crate) fn read_bounded(path: &Path) -> Result<String, RegistryError> {
-    use std::io::Read as _;
-    let read = |source| RegistryError::Read { path: path.to_owned(), source };
-    let file = std::fs::File::open(path).map_err(read)?;
-    let mut text = String::new();
-    file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(read)?;
-    let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
-    if bytes > MAX_FILE_BYTES {
-        return Err(RegistryError::TooLarge { path: path.to_owned(), bytes, limit: MAX_FILE_BYTES });
-    }
-    Ok(text)
+    input_file::read_text(path, MAX_FILE_BYTES).map_err(|e| match e {
+        InputFileError::TooLarge { limit } => RegistryError::TooLarge { path: path.to_owned(), limit },
+        e => RegistryError::Read { path: path.to_owned(), source: e.into() },
+    })
 }
 
 impl Registry {

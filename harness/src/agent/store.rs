@@ -73,6 +73,19 @@ pub enum StoreError {
     },
 }
 
+impl StoreError {
+    /// Is the file to blame, rather than the disk or another process?
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        use rusqlite::ErrorCode as C;
+        match self {
+            StoreError::File { .. } => false,
+            StoreError::Sqlite(e) => matches!(e.sqlite_error_code(), Some(C::NotADatabase | C::DatabaseCorrupt)),
+            _ => true,
+        }
+    }
+}
+
 /// An open store.
 #[derive(Debug)]
 pub struct Store {

@@ -5,6 +5,8 @@ use bitnet_rs::state::{BlobError, GeometryError, KvTensor, NonFinite};
 use std::io;
 use std::path::PathBuf;
 
+use crate::atomic_file::AtomicFileError;
+
 /// Why a cartridge is refused or cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -28,6 +30,9 @@ pub enum CartridgeError {
     /// The target of a write exists.
     #[error("{} exists; give --force to replace it", .0.display())]
     Exists(PathBuf),
+    /// The target of a write cannot be one.
+    #[error(transparent)]
+    Target(AtomicFileError),
     /// The file is no valid safetensors container.
     #[error(transparent)]
     Container(#[from] ContainerError),
@@ -200,6 +205,16 @@ pub enum CartridgeError {
         /// Shape of the other.
         expected: String,
     },
+}
+
+impl From<AtomicFileError> for CartridgeError {
+    fn from(e: AtomicFileError) -> Self {
+        match e {
+            AtomicFileError::Exists { path } => Self::Exists(path),
+            AtomicFileError::Io { path, source } => Self::Io { path, source },
+            other => Self::Target(other),
+        }
+    }
 }
 
 impl CartridgeError {

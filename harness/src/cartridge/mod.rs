@@ -16,7 +16,6 @@
 //! Files come from anywhere, so nothing in one is believed before it is checked, and no length in
 //! one sizes an allocation.
 
-mod atomic;
 mod container;
 mod convert;
 mod diagnose;
@@ -36,7 +35,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use atomic::{AtomicFile, Overwrite};
+pub use crate::atomic_file::{AtomicFile, Overwrite};
 pub use container::{ContainerError, HEADER_LIMIT};
 pub use convert::{ConversionError, ConvertTo, Place, Rounding, convert};
 

@@ -214,7 +214,7 @@ pub(super) fn write(
     debug_assert_eq!(header.len(), placeholder.len());
     file.seek(SeekFrom::Start(0)).map_err(io)?;
     file.write_all(&header).map_err(io)?;
-    file.commit()
+    Ok(file.commit()?)
 }
 
 fn lay_out(plan: &Plan) -> Result<Vec<(Name, Piece)>, CartridgeError> {

@@ -3,12 +3,16 @@
 use std::io::{BufReader, stderr, stdin, stdout};
 use std::path::PathBuf;
 
-use bitnet_rs::{ContextParams, Model, ModelParams};
+use bitnet_rs::ContextParams;
 use clap::Args;
 
 use super::CliError;
 use crate::agent::cli::{self as agent_cli, AgentCliError, AgentStatus, Terminal};
+use crate::agent::permit::PermitError;
+use crate::agent::policy::PolicyError;
+use crate::agent::registry::RegistryError;
 use crate::agent::source::{CandidateSource, RuleSource};
+use crate::agent::store::StoreError;
 use crate::exit::Exit;
 use crate::generate::EngineSource;
 use crate::model::source::ModelSource;
@@ -31,10 +35,7 @@ pub(crate) fn run(args: AgentArgs) -> Result<Exit, CliError> {
     let source: Box<dyn CandidateSource> = if args.rules_only || args.agent.command.is_some() {
         Box::new(RuleSource)
     } else {
-        let source = ModelSource::from_option(args.model);
-        let path = source.path().map_err(|e| CliError::Failed(e.to_string()))?;
-        let model = Model::load(path.as_path(), ModelParams::default())
-            .map_err(|e| CliError::Refused(format!("model {}: {e}", source.name())))?;
+        let (model, path) = super::load_model(&ModelSource::from_option(args.model))?;
         keep = Some(path);
         let params = ContextParams { n_ctx: 512, ..Default::default() };
         Box::new(EngineSource::new(&model, &params).map_err(super::generate::engine_error)?)
@@ -47,6 +48,18 @@ pub(crate) fn run(args: AgentArgs) -> Result<Exit, CliError> {
         Ok(AgentStatus::Done) => Ok(Exit::Success),
         Ok(AgentStatus::Differs) => Ok(Exit::Fail),
         Ok(AgentStatus::Refused) => Ok(Exit::Refused),
+        Err(
+            AgentCliError::Registry(RegistryError::Read { path, source })
+            | AgentCliError::Policy(PolicyError::Read(RegistryError::Read { path, source }))
+            | AgentCliError::Permit(PermitError::Read(RegistryError::Read { path, source })),
+        ) => Err(super::input_error("agent", &path, source)),
+        // A reader that closed the pipe has what it wanted.
+        Err(AgentCliError::Io(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(Exit::Success),
+        Err(AgentCliError::Store(StoreError::File { path, source })) => {
+            Err(super::input_error("trace store", &path, source))
+        }
+        Err(AgentCliError::Store(e @ StoreError::Permissions { .. })) => Err(CliError::Usage(e.to_string())),
+        Err(AgentCliError::Store(e)) if e.is_refusal() => Err(CliError::Refused(e.to_string())),
         Err(e @ (AgentCliError::Usage(_) | AgentCliError::Permit(_))) => Err(CliError::Usage(e.to_string())),
         Err(e @ (AgentCliError::Registry(_) | AgentCliError::Policy(_))) => Err(CliError::Refused(e.to_string())),
         Err(e) => Err(CliError::Failed(e.to_string())),

@@ -15,13 +15,14 @@ use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
 use super::output::{self, ResultFile};
-use super::{CliError, interrupt_flag, progress};
+use super::{CliError, progress};
 use crate::bench::profile::{Place, Profile, Stamp};
 use crate::bench::speed::{self, Best, SpeedOptions, SpeedRow};
 use crate::bench::table::Table;
 use crate::bench::{self, BenchError, MeasuredModel, SCHEMA};
 use crate::cartridge::ModelLock;
 use crate::exit::Exit;
+use crate::interrupt;
 use crate::model::source::{ModelPath, ModelSource};
 use crate::tools::{SchemaOptions, ToolRegistry};
 
@@ -201,7 +202,7 @@ impl Subject {
         let source = ModelSource::from_option(on.model.clone());
         let path = source.path().map_err(|e| CliError::Failed(format!("model {}: {e}", source.name())))?;
         let refused = |e: &dyn std::fmt::Display| CliError::Refused(format!("model {}: {e}", source.name()));
-        let stop = interrupt_flag();
+        let stop = interrupt::cooperate(|| {});
         let bar = progress::spinner("bench");
         bar.set_message("loading and hashing the model");
         let model = Model::load(path.as_path(), ModelParams::default()).map_err(|e| refused(&e))?;

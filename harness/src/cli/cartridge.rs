@@ -3,22 +3,24 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use bitnet_rs::mapped::MappedFile;
 use bitnet_rs::state::{KvType, StateBlob, ValueLayout};
-use bitnet_rs::{Batch, Context, ContextParams, Model, ModelParams, Pos, SeqId, Special, TokenId, engine_info};
+use bitnet_rs::{Batch, Context, ContextParams, Model, Pos, SeqId, Special, TokenId, engine_info};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::generate::{read_text, refused};
 use super::output::{self, TextOrJson};
 use super::profile::Settings;
-use super::{CliError, progress};
+use super::{CliError, input_error, output_error, progress};
+use crate::atomic_file::AtomicFile;
 use crate::cartridge::{
     Cartridge, CartridgeError, ConvertTo, Inspection, Level, ModelLock, Overwrite, Provenance, Rounding, convert, diff,
     import_parts, write_native,
 };
 use crate::exit::Exit;
 use crate::gates::thresholds::Thresholds;
-use crate::generate::{ChatTemplate, Message};
+use crate::generate::{ChatTemplate, Message, fits_context};
 use crate::model::source::{ModelPath, ModelSource};
 
 /// Tokens of the continuation that `verify` compares.
@@ -254,13 +256,19 @@ pub(crate) fn run(args: CartridgeArgs) -> Result<Exit, CliError> {
     }
 }
 
+/// Asked before the long work; the writer asks again.
+fn check_target(path: &Path, force: bool) -> Result<(), CliError> {
+    AtomicFile::create(path, overwrite(force)).map(drop).map_err(output_error)
+}
+
 fn overwrite(force: bool) -> Overwrite {
-    if force { Overwrite::Replace } else { Overwrite::Refuse }
+    Overwrite::forced(force)
 }
 
 fn cartridge_error(path: &Path, e: CartridgeError) -> CliError {
     match e {
-        CartridgeError::Exists(_) => CliError::Usage(e.to_string()),
+        CartridgeError::Exists(_) | CartridgeError::Target(_) => CliError::Usage(e.to_string()),
+        CartridgeError::Io { ref source, .. } if super::is_wrong_path(source) => CliError::Usage(e.to_string()),
         CartridgeError::Io { .. } => CliError::Failed(e.to_string()),
         CartridgeError::Engine(e) => CliError::Failed(e.to_string()),
         other => refused("cartridge", path, &other),
@@ -269,7 +277,7 @@ fn cartridge_error(path: &Path, e: CartridgeError) -> CliError {
 
 fn open(path: &Path) -> Result<Cartridge, CliError> {
     Cartridge::open(path).map_err(|e| match e {
-        CartridgeError::Io { .. } if !path.exists() => CliError::Usage(e.to_string()),
+        CartridgeError::Io { source, .. } => input_error("cartridge", path, source),
         e => refused("cartridge", path, &e),
     })
 }
@@ -281,10 +289,7 @@ struct Loaded {
 }
 
 fn load(model: Option<&PathBuf>, threads: Option<u32>) -> Result<Loaded, CliError> {
-    let source = ModelSource::from_option(model.cloned());
-    let path = source.path().map_err(|e| CliError::Failed(format!("model {}: {e}", source.name())))?;
-    let model = Model::load(path.as_path(), ModelParams::default())
-        .map_err(|e| CliError::Refused(format!("model {}: {e}", source.name())))?;
+    let (model, path) = super::load_model(&ModelSource::from_option(model.cloned()))?;
     let settings = super::profile::settings(&model, threads)?;
     Ok(Loaded { model, settings, _path: path })
 }
@@ -323,15 +328,17 @@ fn token_ids(path: &Path) -> Result<Vec<i32>, CliError> {
 }
 
 fn create(args: CreateArgs) -> Result<Exit, CliError> {
-    if !args.force && args.out.symlink_metadata().is_ok() {
-        return Err(CliError::Usage(format!("{} exists; give --force to replace it", args.out.display())));
-    }
+    check_target(&args.out, args.force)?;
     let loaded = load(args.on.model.as_ref(), args.on.threads)?;
     let model = &loaded.model;
     let failed = |e: bitnet_rs::Error| CliError::Failed(e.to_string());
     let mut tokens: Vec<TokenId> = match (&args.text, &args.tokens) {
         (Some(path), _) => {
             let text = read_text("--text", path)?;
+            if text.is_empty() {
+                return Err(CliError::Usage(format!("--text {}: the text is empty", path.display())));
+            }
+            fits_context(model, text.len()).map_err(super::generate::engine_error)?;
             if args.system {
                 let template = ChatTemplate::of_model(model).map_err(super::generate::engine_error)?;
                 template
@@ -379,7 +386,9 @@ fn create(args: CreateArgs) -> Result<Exit, CliError> {
         .map_err(|e| cartridge_error(&args.out, e))?;
     let bytes = std::fs::metadata(&args.out).map(|m| m.len()).unwrap_or(0);
     let text = match args.format {
-        TextOrJson::Json => output::json(&json!({"out": args.out, "n_tokens": ids.len(), "bytes": bytes}))?,
+        TextOrJson::Json => {
+            output::json(&json!({"out": args.out.display().to_string(), "n_tokens": ids.len(), "bytes": bytes}))?
+        }
         TextOrJson::Text => format!("wrote {} tokens, {bytes} bytes, to {}\n", ids.len(), args.out.display()),
     };
     output::print(&text)?;
@@ -434,7 +443,7 @@ fn verify(args: VerifyArgs) -> Result<Exit, CliError> {
     let holds = seal.as_ref().is_some_and(|s| s.differing == 0 || s.kl <= bridge.max_kl_foreign && s.foreign);
     let text = match args.format {
         TextOrJson::Json => output::json(&json!({
-            "file": args.file,
+            "file": args.file.display().to_string(),
             "hashes": "ok",
             "payload_hash": cartridge.fields().payload_hash.is_some(),
             "lock": "ok",
@@ -577,17 +586,18 @@ fn export(args: ExportArgs) -> Result<Exit, CliError> {
     let cartridge = open(&args.file)?;
     let state = cartridge.to_blob().map_err(|e| cartridge_error(&args.file, e))?;
     let bytes = state.blob().as_bytes().len();
-    let mut file = crate::cartridge::AtomicFile::create(&args.out, overwrite(args.force))
-        .map_err(|e| cartridge_error(&args.out, e))?;
+    let mut file = AtomicFile::create(&args.out, overwrite(args.force)).map_err(output_error)?;
     std::io::Write::write_all(&mut file, state.blob().as_bytes())
         .map_err(|e| CliError::Failed(format!("{}: {e}", args.out.display())))?;
-    file.commit().map_err(|e| cartridge_error(&args.out, e))?;
+    file.commit().map_err(output_error)?;
     output::print(&format!("wrote {bytes} bytes to {}\n", args.out.display()))?;
     Ok(Exit::Success)
 }
 
 fn import(args: ImportArgs) -> Result<Exit, CliError> {
-    let bytes = std::fs::read(&args.file).map_err(|e| CliError::Usage(format!("{}: {e}", args.file.display())))?;
+    check_target(&args.out, args.force)?;
+    // Mapped: a file that only claims to be large costs nothing.
+    let bytes = MappedFile::open(&args.file).map_err(|e| input_error("blob", &args.file, e))?;
     let tokens = token_ids(&args.tokens)?;
     let loaded = load(args.on.model.as_ref(), args.on.threads)?;
     for &id in &tokens {

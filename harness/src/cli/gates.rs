@@ -5,16 +5,21 @@ use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use bitnet_rs::gguf::{Limits, ModelFile};
+use bitnet_rs::mapped::MappedFile;
 use bitnet_rs::{CpuFeatures, engine_info};
 use clap::Args;
 
 use super::output::{self, Format, ResultFile};
-use super::{CliError, interrupt_flag, progress};
+use super::{CliError, input_error, progress};
+use crate::agent::gate::{Suite, SuiteError};
+use crate::agent::registry::RegistryError;
 use crate::exit::Exit;
 use crate::gates::runner::{Launcher, RunnerError};
 use crate::gates::thresholds::Thresholds;
 use crate::gates::{GateId, GateInputs, bridge, child as gate_child};
+use crate::interrupt;
 use crate::model::source::ModelSource;
+use crate::reference::reference_file::ReferenceFile;
 use crate::report::{self, Engine, Host, ModelReport, Report, SCHEMA, Verdict};
 
 /// Options of `gates`.
@@ -115,21 +120,16 @@ pub(crate) fn run(args: GatesArgs) -> Result<Exit, CliError> {
         cases: args.cases.clone(),
         thresholds: thresholds()?,
     };
-    for (option, path) in [("--reference", &args.reference), ("--cases", &args.cases)] {
-        if let Some(path) = path
-            && !path.is_file()
-        {
-            return Err(CliError::Usage(format!("{option} {}: no such file", path.display())));
-        }
-    }
+    check_inputs(&args)?;
     let features = CpuFeatures::detect();
     bitnet_rs::backend::start().map_err(|e| CliError::Usage(e.to_string()))?;
     let model = inspect(&inputs.model, args.strict)?;
+    check_out(&args)?;
     let file = args.out.as_deref().map(ResultFile::create).transpose()?;
 
     let launcher = Launcher {
         program: std::env::current_exe().map_err(|e| CliError::Failed(format!("own program: {e}")))?,
-        interrupted: interrupt_flag(),
+        interrupted: interrupt::cooperate(|| {}),
     };
     let started = Instant::now();
     let started_unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
@@ -170,6 +170,32 @@ pub(crate) fn run(args: GatesArgs) -> Result<Exit, CliError> {
     Ok(exit(&report))
 }
 
+/// Files for gates are refused before any gate runs: a FAIL is a statement about the model.
+fn check_inputs(args: &GatesArgs) -> Result<(), CliError> {
+    if let Some(path) = &args.reference {
+        let bytes = MappedFile::open(path).map_err(|e| input_error("--reference", path, e))?;
+        ReferenceFile::parse(&bytes).map_err(|e| CliError::Refused(format!("--reference {}: {e}", path.display())))?;
+    }
+    if let Some(path) = &args.cases {
+        Suite::load(path).map_err(|e| match e {
+            SuiteError::Read(RegistryError::Read { path, source }) => input_error("--cases", &path, source),
+            e => CliError::Refused(format!("--cases {}: {e}", path.display())),
+        })?;
+    }
+    Ok(())
+}
+
+/// A report replaces what stands in its place, but never one of its own inputs.
+fn check_out(args: &GatesArgs) -> Result<(), CliError> {
+    let Some(out) = args.out.as_deref().and_then(|p| p.canonicalize().ok()) else { return Ok(()) };
+    for input in [&args.model, &args.reference, &args.cases].into_iter().flatten() {
+        if input.canonicalize().is_ok_and(|input| input == out) {
+            return Err(CliError::Usage(format!("--out {} is also an input; name another file", input.display())));
+        }
+    }
+    Ok(())
+}
+
 fn runner_error(e: RunnerError) -> CliError {
     match e {
         RunnerError::Interrupted => CliError::Interrupted,
@@ -200,7 +226,9 @@ pub(super) fn threads(wanted: Option<u32>) -> Result<u32, CliError> {
         None => Ok(available),
         Some(0) => Err(CliError::Usage("--threads 0: at least one thread is needed".into())),
         Some(n) if n > available => {
-            eprintln!("note: --threads {n} clamped to {available}, the CPUs available to this process");
+            output::note(format_args!(
+                "note: --threads {n} clamped to {available}, the CPUs available to this process"
+            ));
             Ok(available)
         }
         Some(n) => Ok(n),
@@ -210,8 +238,8 @@ pub(super) fn threads(wanted: Option<u32>) -> Result<u32, CliError> {
 fn inspect(source: &ModelSource, strict: bool) -> Result<ModelReport, CliError> {
     let refused = |e: &dyn std::fmt::Display| CliError::Refused(format!("model {}: {e}", source.name()));
     let limits = if strict { Limits::strict() } else { Limits::default() };
-    let path = source.path().map_err(|e| refused(&e))?;
-    let file = ModelFile::open(path.as_path(), &limits).map_err(|e| refused(&e))?;
+    let path = super::model_path(source)?;
+    let file = ModelFile::open(path.as_path(), &limits).map_err(|e| super::model_error(source, e))?;
     let info = file.info();
     let h = info.hyperparameters();
     let shapes: BTreeMap<String, u64> = [

@@ -7,17 +7,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use bitnet_rs::grammar::{Grammar, GrammarLimits};
-use bitnet_rs::{CancelHandle, Context, ContextParams, Model, ModelParams, SamplingParams, SeqId, Special, TokenId};
+use bitnet_rs::{Context, ContextParams, SamplingParams, SeqId, Special, TokenId};
 use clap::Args;
 use serde_json::json;
 
+use super::CliError;
 use super::output::{self, TextOrJson};
-use super::{CliError, progress};
-use crate::cartridge::{Cartridge, Level, ModelLock, Rounding};
+use crate::cartridge::{Cartridge, CartridgeError, Level, ModelLock, Rounding};
 use crate::exit::Exit;
-use crate::generate::{ChatTemplate, DraftCounts, Ending, Event, GenerateError, Generator, GeneratorParams, Message};
+use crate::generate::{
+    ChatTemplate, DraftCounts, Ending, Event, GenerateError, Generator, GeneratorParams, Message, fits_context,
+};
+use crate::input_file;
+use crate::interrupt;
 use crate::model::source::{ModelPath, ModelSource};
-use crate::tools::{SchemaOptions, ToolRegistry, schema_to_gbnf};
+use crate::tools::{RegistryError, SchemaOptions, ToolRegistry, schema_to_gbnf};
 
 /// Largest prompt file, in bytes.
 const MAX_PROMPT: u64 = 16 << 20;
@@ -174,8 +178,7 @@ pub(super) fn refused(what: &str, path: &Path, e: &dyn std::fmt::Display) -> Cli
 }
 
 pub(super) fn read_text(what: &str, path: &Path) -> Result<String, CliError> {
-    let file = std::fs::File::open(path).map_err(|e| CliError::Usage(format!("{what} {}: {e}", path.display())))?;
-    read_bounded(file).map_err(|e| refused(what, path, &e))
+    input_file::read_text(path, MAX_PROMPT).map_err(|e| super::input_error(what, path, e.into()))
 }
 
 fn read_bounded(reader: impl Read) -> Result<String, std::io::Error> {
@@ -200,7 +203,11 @@ pub(super) fn engine_error(e: GenerateError) -> CliError {
         GenerateError::EmptyPrompt => CliError::Usage("the prompt is empty".into()),
         GenerateError::NoTemplate | GenerateError::DraftNeedsFlashAttention => CliError::Usage(e.to_string()),
         GenerateError::Template(_) => CliError::Refused(e.to_string()),
-        GenerateError::Engine(e @ (E::ContextFull { .. } | E::TextTooLong { .. })) => CliError::Usage(e.to_string()),
+        GenerateError::Engine(e @ (E::ContextFull { .. } | E::TextTooLong { .. } | E::PositionPastTraining { .. })) => {
+            CliError::Usage(e.to_string())
+        }
+        GenerateError::TooLong { .. } => CliError::Usage(e.to_string()),
+        GenerateError::Engine(E::Cancelled) => CliError::Interrupted,
         other => CliError::Failed(other.to_string()),
     }
 }
@@ -221,7 +228,10 @@ fn grammar(options: &ModelOptions) -> Result<(Option<Grammar>, Option<ToolRegist
         return Ok((Some(g), None));
     }
     if let Some(path) = &options.tools {
-        let registry = ToolRegistry::load(path, &SchemaOptions::default()).map_err(|e| refused("--tools", path, &e))?;
+        let registry = ToolRegistry::load(path, &SchemaOptions::default()).map_err(|e| match e {
+            RegistryError::Read { source, .. } => super::input_error("--tools", path, source),
+            e => refused("--tools", path, &e),
+        })?;
         return Ok((Some(registry.grammar().clone()), Some(registry)));
     }
     Ok((None, None))
@@ -231,12 +241,8 @@ impl Session {
     fn open(options: &ModelOptions) -> Result<Self, CliError> {
         let (grammar, registry) = grammar(options)?;
         let source = ModelSource::from_option(options.model.clone());
-        let path = source.path().map_err(|e| CliError::Failed(format!("model {}: {e}", source.name())))?;
         let started = Instant::now();
-        let bar = progress::spinner("loading");
-        let model = Model::load(path.as_path(), ModelParams::default())
-            .map_err(|e| CliError::Refused(format!("model {}: {e}", source.name())))?;
-        bar.finish_and_clear();
+        let (model, path) = super::load_model(&source)?;
         let load_ms = started.elapsed().as_secs_f64() * 1e3;
         let settings = super::profile::settings(&model, options.threads)?;
         let defaults = ContextParams::default();
@@ -272,7 +278,7 @@ impl Session {
             draft_lookup: options.draft_lookup as usize,
             draft_history: held.unwrap_or_default(),
         };
-        let interrupted = cancel_on_interrupt(context.cancel_handle());
+        let interrupted = cancel_on_interrupt(&context);
         Ok(Self { context, params, registry, interrupted, load_ms, mounted, _path: path })
     }
 
@@ -287,7 +293,10 @@ impl Session {
 
 /// Mounts; where decoding goes on, and the tokens that the cartridge stands for.
 fn mount(context: &mut Context, path: &Path, rounding: Rounding) -> Result<(u32, Vec<TokenId>), CliError> {
-    let cartridge = Cartridge::open(path).map_err(|e| refused("--cartridge", path, &e))?;
+    let cartridge = Cartridge::open(path).map_err(|e| match e {
+        CartridgeError::Io { source, .. } => super::input_error("--cartridge", path, source),
+        e => refused("--cartridge", path, &e),
+    })?;
     cartridge.validate(Level::Full).map_err(|e| refused("--cartridge", path, &e))?;
     let lock = ModelLock::of(context.model(), &mut |_, _| std::ops::ControlFlow::Continue(()))
         .map_err(|e| CliError::Failed(e.to_string()))?;
@@ -298,17 +307,9 @@ fn mount(context: &mut Context, path: &Path, rounding: Rounding) -> Result<(u32,
 }
 
 /// The first Ctrl-C stops the generation; a second one before the next ends the process.
-fn cancel_on_interrupt(cancel: CancelHandle) -> Arc<AtomicBool> {
-    let flag = Arc::new(AtomicBool::new(false));
-    let seen = Arc::clone(&flag);
-    // A handler that is set already keeps its own flag: nothing to do.
-    let _ = ctrlc::set_handler(move || {
-        if seen.swap(true, Ordering::SeqCst) {
-            std::process::exit(Exit::Interrupted as i32);
-        }
-        cancel.cancel();
-    });
-    flag
+fn cancel_on_interrupt(context: &Context) -> Arc<AtomicBool> {
+    let cancel = context.cancel_handle();
+    interrupt::cooperate(move || cancel.cancel())
 }
 
 /// One output with its measurements.
@@ -396,6 +397,7 @@ pub(crate) fn run(args: GenerateArgs) -> Result<Exit, CliError> {
         continue_tokens(&session, tokens)
     } else {
         let special = if session.mounted.is_some() { Special::Content } else { Special::ContentWithBos };
+        fits_context(&model, text.len()).map_err(engine_error)?;
         model.tokenize(&text, special).map_err(|e| engine_error(e.into()))?
     };
     let json_wanted = args.format == TextOrJson::Json;
@@ -423,7 +425,7 @@ pub(crate) fn run(args: GenerateArgs) -> Result<Exit, CliError> {
         }))?)?;
     } else {
         output::print("\n")?;
-        eprintln!("template: {template_source} · {}", timings(&session, &out));
+        output::note(format_args!("template: {template_source} · {}", timings(&session, &out)));
     }
     if out.ending == Ending::Cancelled {
         return Ok(Exit::Interrupted);
@@ -447,9 +449,10 @@ pub(crate) fn chat(args: ChatArgs) -> Result<Exit, CliError> {
     let mut session = Session::open(&args.options)?;
     let template = session.template(&args.options)?;
     let model = session.context.model().clone();
-    eprintln!("model: {} · template: {}", model.info().name().unwrap_or("unnamed"), template.source);
+    let name = model.info().name().unwrap_or("unnamed").escape_debug();
+    output::note(format_args!("model: {name} · template: {}", template.source));
     if let Some(next) = session.mounted {
-        eprintln!("cartridge: {next} tokens mounted");
+        output::note(format_args!("cartridge: {next} tokens mounted"));
     }
     let mut messages: Vec<Message> = args.options.system.iter().map(|s| Message::new("system", s)).collect();
     let mut known: Vec<TokenId> = Vec::new();
@@ -458,8 +461,7 @@ pub(crate) fn chat(args: ChatArgs) -> Result<Exit, CliError> {
     let mut lines = std::io::stdin().lock();
     loop {
         if terminal {
-            eprint!("> ");
-            let _ = std::io::stderr().flush();
+            let _ = write!(std::io::stderr(), "> ");
         }
         let mut line = String::new();
         let n = lines
@@ -473,8 +475,19 @@ pub(crate) fn chat(args: ChatArgs) -> Result<Exit, CliError> {
         }
         session.interrupted.store(false, Ordering::SeqCst);
         messages.push(Message::new("user", line));
-        let tokens = template.tokens(&model, &messages, true).map_err(engine_error)?;
-        let tokens = continue_tokens(&session, tokens);
+        let tokens = match template.tokens(&model, &messages, true).map_err(engine_error) {
+            Ok(tokens) => continue_tokens(&session, tokens),
+            // One message that is too long is no reason to leave.
+            Err(CliError::Usage(e)) => {
+                output::note(e);
+                messages.pop();
+                continue;
+            }
+            Err(e) => return Err(e),
+        };
+        if tokens.is_empty() {
+            return Err(CliError::Refused(format!("chat template ({}) renders nothing", template.source)));
+        }
         // What the context holds already is not decoded again; where it differs it is removed.
         let same = known.iter().zip(&tokens).take_while(|(a, b)| a == b).count().min(tokens.len() - 1);
         let from = base.forward(same).map_err(|e| engine_error(e.into()))?;
@@ -483,7 +496,7 @@ pub(crate) fn chat(args: ChatArgs) -> Result<Exit, CliError> {
         match generate(&mut session, &tokens[same..], true) {
             Ok(out) => {
                 output::print("\n")?;
-                eprintln!("{}", timings(&session, &out));
+                output::note(timings(&session, &out));
                 known = tokens;
                 let held =
                     session.context.next_pos(SeqId::ZERO).map_err(|e| engine_error(e.into()))?.get() - base.get();
@@ -492,7 +505,7 @@ pub(crate) fn chat(args: ChatArgs) -> Result<Exit, CliError> {
                 messages.push(Message::new("assistant", out.text));
             }
             Err(CliError::Usage(e)) => {
-                eprintln!("{e}");
+                output::note(e);
                 messages.pop();
                 let held =
                     session.context.next_pos(SeqId::ZERO).map_err(|e| engine_error(e.into()))?.get() - base.get();

@@ -13,12 +13,17 @@ mod output;
 mod profile;
 mod progress;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
 
+use bitnet_rs::gguf::GgufError;
+use bitnet_rs::{Model, ModelParams};
 use clap::{Parser, Subcommand};
 
+use crate::atomic_file::AtomicFileError;
 use crate::exit::Exit;
+use crate::generate::template_process;
+use crate::interrupt;
+use crate::model::source::{ModelPath, ModelSource};
 
 /// Gate suite, cartridges and agent boundary for ternary (1.58-bit) language models on CPUs.
 #[derive(Debug, Parser)]
@@ -49,6 +54,9 @@ enum Command {
     Bench(Box<bench::BenchArgs>),
     /// Check tools, CPU features, memory and the engine's pin.
     Doctor(doctor::DoctorArgs),
+    /// One rendering of a chat template, in a process of its own.
+    #[command(hide = true)]
+    TemplateChild,
     /// One gate, in the process that the runner starts.
     #[command(hide = true)]
     GateChild(gates::ChildArgs),
@@ -82,17 +90,67 @@ impl CliError {
     }
 }
 
-/// A flag that Ctrl-C sets; the second Ctrl-C ends the process.
-pub(crate) fn interrupt_flag() -> Arc<AtomicBool> {
-    let flag = Arc::new(AtomicBool::new(false));
-    let seen = Arc::clone(&flag);
-    // A handler that is set already (a test calling two commands) keeps its own flag: nothing to do.
-    let _ = ctrlc::set_handler(move || {
-        if seen.swap(true, Ordering::SeqCst) {
-            std::process::exit(Exit::Interrupted as i32);
+/// A file that could not be opened or read: a wrong path is a usage error, what is no file is refused.
+pub(crate) fn input_error(what: &str, path: &Path, e: std::io::Error) -> CliError {
+    // Some errors name the file themselves.
+    let (name, text) = (path.display().to_string(), e.to_string());
+    let message = if text.contains(&name) { format!("{what}: {text}") } else { format!("{what} {name}: {text}") };
+    if is_wrong_path(&e) { CliError::Usage(message) } else { CliError::Refused(message) }
+}
+
+/// Is the path to blame, rather than what stands there or the disk?
+pub(crate) fn is_wrong_path(e: &std::io::Error) -> bool {
+    use std::io::ErrorKind as K;
+    let kinds = [
+        K::NotFound,
+        K::PermissionDenied,
+        K::NotADirectory,
+        K::IsADirectory,
+        K::InvalidFilename,
+        K::ReadOnlyFilesystem,
+    ];
+    // Links in a circle have no stable kind, and an error that names its file has lost its number.
+    kinds.contains(&e.kind()) || e.raw_os_error() == Some(ELOOP) || e.to_string().ends_with("(os error 40)")
+}
+
+/// Why an output file was not written: a target that cannot be one is a usage error.
+pub(crate) fn output_error(e: AtomicFileError) -> CliError {
+    match &e {
+        AtomicFileError::Io { source, .. } if !is_wrong_path(source) => CliError::Failed(format!("--out: {e}")),
+        _ => CliError::Usage(format!("--out: {e}")),
+    }
+}
+
+/// Too many levels of symbolic links, on Linux.
+const ELOOP: i32 = 40;
+
+/// Why a model was not loaded.
+pub(crate) fn model_error(source: &ModelSource, e: GgufError) -> CliError {
+    match (e, source) {
+        (GgufError::Io { source: e, .. }, ModelSource::File(path)) => input_error("model", path, e),
+        (e, source) => CliError::Refused(format!("model {}: {e}", source.name())),
+    }
+}
+
+/// A path for the engine; the embedded model's goes with the value.
+pub(crate) fn model_path(source: &ModelSource) -> Result<ModelPath, CliError> {
+    source.path().map_err(|e| CliError::Failed(format!("model {}: {e}", source.name())))
+}
+
+/// Loads a model; its path must outlive it.
+pub(crate) fn load_model(source: &ModelSource) -> Result<(Model, ModelPath), CliError> {
+    let path = model_path(source)?;
+    let bar = progress::spinner("loading");
+    let model = Model::load(path.as_path(), ModelParams::default());
+    bar.finish_and_clear();
+    match model {
+        Ok(model) => Ok((model, path)),
+        Err(bitnet_rs::Error::Gguf(e)) => Err(model_error(source, e)),
+        Err(e @ (bitnet_rs::Error::UnsupportedCpu { .. } | bitnet_rs::Error::KernelSelfTest { .. })) => {
+            Err(CliError::Usage(e.to_string()))
         }
-    });
-    flag
+        Err(e) => Err(CliError::Refused(format!("model {}: {e}", source.name()))),
+    }
 }
 
 /// The process's arguments. `bench -ub` is llama-bench's spelling of `--ubatch-size`; a one-letter option with a value
@@ -125,7 +183,23 @@ pub fn main() -> Exit {
         .with_writer(std::io::stderr)
         .without_time()
         .with_target(false)
+        // It would report a closed stderr on stderr, and panic.
+        .log_internal_errors(false)
         .try_init();
+    if matches!(cli.command, Command::TemplateChild) {
+        return match template_process::child() {
+            Ok(()) => Exit::Success,
+            Err(_) => Exit::Fail,
+        };
+    }
+    if let Ok(program) = std::env::current_exe() {
+        template_process::isolate(program);
+    }
+    bitnet_rs::process::survive_file_size_limit();
+    if let Err(e) = interrupt::install() {
+        output::note(format_args!("error: no handler for Ctrl-C: {e}"));
+        return Exit::Fail;
+    }
     let outcome = match cli.command {
         Command::Gates(args) => gates::run(args),
         Command::Cartridge(args) => cartridge::run(args),
@@ -136,9 +210,10 @@ pub fn main() -> Exit {
         Command::Bench(args) => bench::run(*args),
         Command::Doctor(args) => doctor::run(args),
         Command::GateChild(args) => gates::child(args),
+        Command::TemplateChild => Ok(Exit::Success),
     };
     outcome.unwrap_or_else(|e| {
-        eprintln!("error: {e}");
+        output::note(format_args!("error: {}", output::for_terminal(&e.to_string())));
         e.exit()
     })
 }

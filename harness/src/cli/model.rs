@@ -15,15 +15,18 @@ use bitnet_rs::state::KvType;
 use clap::{Args, Subcommand};
 
 use super::output::{self, TextOrJson};
-use super::{CliError, interrupt_flag, progress};
+use super::{CliError, input_error, progress};
 use crate::exit::Exit;
 use crate::gates::thresholds::Thresholds;
 use crate::gates::{GateInputs, first_light};
-use crate::model::atomic_file::AtomicFileError;
+use crate::input_file;
 use crate::model::hf_folder;
 use crate::model::inspect::{self, InspectOptions};
 use crate::model::source::ModelSource;
 use crate::model::synth::{PRESETS, SynthError, SynthSpec, write_synth_file};
+
+/// Largest list of prompts, in bytes.
+const MAX_PROMPTS: u64 = 16 << 20;
 
 /// Options of `model`.
 #[derive(Debug, Args)]
@@ -138,11 +141,11 @@ struct InspectArgs {
 
 fn inspect(args: InspectArgs) -> Result<Exit, CliError> {
     let source = ModelSource::from_option(args.file);
-    let path = source.path().map_err(|e| CliError::Failed(e.to_string()))?;
-    let refused = |e: &dyn std::fmt::Display| CliError::Refused(format!("model {}: {e}", source.name()));
-    let file = GgufFile::open(path.as_path(), &Limits::default()).map_err(|e| refused(&e))?;
+    let path = super::model_path(&source)?;
+    let refused = |e| super::model_error(&source, e);
+    let file = GgufFile::open(path.as_path(), &Limits::default()).map_err(refused)?;
     if args.strict {
-        file.model(&Limits::strict()).map_err(|e| refused(&e))?;
+        file.model(&Limits::strict()).map_err(refused)?;
     }
     if args.type_v != KvType::F16 && !args.flash_attn {
         return Err(CliError::Usage(format!(
@@ -165,7 +168,7 @@ fn inspect(args: InspectArgs) -> Result<Exit, CliError> {
         ControlFlow::Continue(())
     });
     bar.finish_and_clear();
-    let inspection = inspection.map_err(|e| refused(&e))?;
+    let inspection = inspection.map_err(refused)?;
     output::print(&match args.format {
         TextOrJson::Json => output::json(&inspection)?,
         TextOrJson::Text => inspection.text(),
@@ -190,7 +193,8 @@ pub(crate) fn run(args: ModelArgs) -> Result<Exit, CliError> {
 fn synth_error(e: SynthError) -> CliError {
     match e {
         SynthError::Cancelled => CliError::Interrupted,
-        SynthError::File(AtomicFileError::Io { .. }) | SynthError::Write(_) => CliError::Failed(e.to_string()),
+        SynthError::File(e) => super::output_error(e),
+        SynthError::Write(_) => CliError::Failed(e.to_string()),
         other => CliError::Usage(other.to_string()),
     }
 }
@@ -237,7 +241,7 @@ fn synth(args: SynthArgs) -> Result<Exit, CliError> {
     if !args.dry_run
         && let Some(out) = &args.out
     {
-        let interrupted = interrupt_flag();
+        let interrupted = crate::interrupt::cooperate(|| {});
         let bar = progress::bytes("writing", total);
         let cancel: &AtomicBool = &interrupted;
         let n = write_synth_file(&spec, args.seed, out, args.force, &mut |p| bar.set_position(p.written), cancel)
@@ -266,8 +270,8 @@ fn synth(args: SynthArgs) -> Result<Exit, CliError> {
 }
 
 fn record(args: RecordArgs) -> Result<Exit, CliError> {
-    let text = std::fs::read_to_string(&args.prompts)
-        .map_err(|e| CliError::Usage(format!("--prompts {}: {e}", args.prompts.display())))?;
+    let text = input_file::read_text(&args.prompts, MAX_PROMPTS)
+        .map_err(|e| input_error("--prompts", &args.prompts, e.into()))?;
     let prompts: Vec<String> = serde_json::from_str(&text)
         .map_err(|e| CliError::Refused(format!("--prompts {}: {e}", args.prompts.display())))?;
     let inputs = GateInputs {

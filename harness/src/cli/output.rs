@@ -1,9 +1,10 @@
 //! Where results go: stdout, or a file that is replaced as a whole.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::CliError;
+use super::{CliError, output_error};
+use crate::atomic_file::{AtomicFile, Overwrite};
 
 /// Form of a result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -43,24 +44,46 @@ pub(crate) fn json(value: &impl serde::Serialize) -> Result<String, CliError> {
     serde_json::to_string_pretty(value).map(|s| s + "\n").map_err(|e| CliError::Failed(format!("JSON: {e}")))
 }
 
+/// Text that may quote input, for a terminal: control characters and overrides of the writing direction are shown as
+/// escapes, and what is longer than anyone reads is cut.
+pub(crate) fn for_terminal(text: &str) -> String {
+    const LONGEST: usize = 2000;
+    let obeyed = |c: char| {
+        c.is_control() && c != '\n'
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut shown = String::new();
+    for (n, c) in text.chars().enumerate() {
+        if n == LONGEST {
+            shown.push('…');
+            break;
+        }
+        if obeyed(c) { shown.extend(c.escape_unicode()) } else { shown.push(c) }
+    }
+    shown
+}
+
+/// A line on stderr. Nobody reads it any more, or the disk behind it is full: that stops no work.
+pub(crate) fn note(text: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 /// A result file, opened before the work so that a bad path fails early, and put in place as a whole at the end.
 pub(crate) struct ResultFile {
-    temporary: tempfile::NamedTempFile,
-    path: std::path::PathBuf,
+    file: AtomicFile,
+    path: PathBuf,
 }
 
 impl ResultFile {
     pub(crate) fn create(path: &Path) -> Result<Self, CliError> {
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let temporary = tempfile::NamedTempFile::new_in(folder)
-            .map_err(|e| CliError::Usage(format!("--out {}: {e}", path.display())))?;
-        Ok(Self { temporary, path: path.to_owned() })
+        let file = AtomicFile::create(path, Overwrite::Replace).map_err(output_error)?;
+        Ok(Self { file, path: path.to_owned() })
     }
 
     pub(crate) fn finish(mut self, text: &str) -> Result<(), CliError> {
-        let failed = |e: std::io::Error, path: &Path| CliError::Failed(format!("--out {}: {e}", path.display()));
-        self.temporary.write_all(text.as_bytes()).map_err(|e| failed(e, &self.path))?;
-        self.temporary.as_file().sync_all().map_err(|e| failed(e, &self.path))?;
-        self.temporary.persist(&self.path).map(|_| ()).map_err(|e| failed(e.error, &self.path))
+        self.file
+            .write_all(text.as_bytes())
+            .map_err(|e| CliError::Failed(format!("--out {}: {e}", self.path.display())))?;
+        self.file.commit().map_err(output_error)
     }
 }

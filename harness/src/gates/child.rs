@@ -3,11 +3,12 @@
 //! The child writes one JSON document to stdout and progress lines to stderr. It ends when its stdin closes, so
 //! that no gate outlives the runner, however that one ends.
 
-use std::io::Read;
+use std::io::{Read, Write};
 
 use serde::{Deserialize, Serialize};
 
 use super::{GateId, GateInputs, run_gate, self_check};
+use crate::exit::Exit;
 use crate::report::{FaultReport, GateReport};
 
 /// The child's answer.
@@ -23,7 +24,8 @@ pub enum Answer {
 /// Runs the gate, or plants its faults, and returns the answer.
 pub fn answer(gate: GateId, inputs: &GateInputs, plant: bool) -> Answer {
     die_with_parent();
-    let say = move |what: &str| eprintln!("{PROGRESS}{what}");
+    // Nobody may be reading any more: that is no reason to panic on the way out.
+    let say = move |what: &str| drop(writeln!(std::io::stderr(), "{PROGRESS}{what}"));
     if plant {
         Answer::Faults(self_check(gate, inputs, &mut |what| say(what)))
     } else {
@@ -39,6 +41,6 @@ pub fn die_with_parent() {
     std::thread::spawn(|| {
         let mut sink = [0u8; 64];
         while std::io::stdin().read(&mut sink).is_ok_and(|n| n > 0) {}
-        std::process::exit(130);
+        bitnet_rs::process::leave(Exit::Interrupted as i32);
     });
 }

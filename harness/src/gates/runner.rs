@@ -16,6 +16,7 @@ use serde_json::Value;
 use super::child::{Answer, PROGRESS};
 use super::recorder::finding;
 use super::{GateId, GateInputs};
+use crate::interrupt;
 use crate::model::source::ModelSource;
 use crate::report::{Checks, FaultReport, GateReport, Severity, Verdict};
 
@@ -35,6 +36,9 @@ pub enum RunnerError {
     /// The user interrupted; children are gone.
     #[error("interrupted")]
     Interrupted,
+    /// There is no place for its temporary files.
+    #[error("cannot make a temporary folder for a gate (TMPDIR names another place): {0}")]
+    Scratch(std::io::Error),
     /// A child could not be started.
     #[error("cannot start a gate process: {0}")]
     Start(std::io::Error),
@@ -99,7 +103,11 @@ impl Launcher {
         plant: bool,
         progress: &mut dyn FnMut(&str),
     ) -> Result<(Ending, String, Vec<String>), RunnerError> {
+        // What the child leaves when it is killed goes with this folder.
+        let scratch = tempfile::Builder::new().prefix("bitnet-harness-").tempdir().map_err(RunnerError::Scratch)?;
+        let _leftover = interrupt::remove_when_interrupted(scratch.path());
         let mut command = Command::new(&self.program);
+        command.env("TMPDIR", scratch.path());
         command.args(["gate-child", "--gate", gate.id(), "--threads", &inputs.threads.to_string()]);
         if let ModelSource::File(path) = &inputs.model {
             command.arg("--model").arg(path);

@@ -22,12 +22,38 @@ mod draft;
 mod generator;
 mod selector;
 mod template;
+pub(crate) mod template_process;
 
 pub use candidate_source::{Answers, CANDIDATE_SCHEMA, EngineSource};
 pub use draft::DraftCounts;
 pub use generator::{Ending, Event, Generator, GeneratorParams};
 pub use selector::{Selected, TokenSelector};
 pub use template::{ChatTemplate, Message};
+pub use template_process::isolate as isolate_templates;
+
+/// Texts up to this length are simply tokenized.
+const SMALL: usize = 256 << 10;
+
+/// Refuses a text that cannot fit the model's context however it is tokenized, before the engine spends a hundred
+/// bytes of memory on each of its characters.
+///
+/// # Errors
+/// [`GenerateError::TooLong`].
+pub fn fits_context(model: &bitnet_rs::Model, bytes: usize) -> Result<(), GenerateError> {
+    if bytes <= SMALL {
+        return Ok(());
+    }
+    let mut longest = 1;
+    for id in 0..model.n_vocab() {
+        let token = model.token(i32::try_from(id).unwrap_or(i32::MAX))?;
+        longest = longest.max(model.token_bytes(token, true)?.len());
+    }
+    let n_ctx_train = model.info().hyperparameters().n_ctx_train;
+    if bytes > longest.saturating_mul(n_ctx_train as usize) {
+        return Err(GenerateError::TooLong { bytes, n_ctx_train, longest });
+    }
+    Ok(())
+}
 
 /// Why nothing, or nothing more, was generated.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +73,16 @@ pub enum GenerateError {
         "prompt-lookup drafts need flash attention, since without it logits depend on the batch: create the context with it, or draft nothing"
     )]
     DraftNeedsFlashAttention,
+    /// More text than any choice of tokens brings into the model's context.
+    #[error("{bytes} bytes do not fit the model's context: {n_ctx_train} tokens of at most {longest} bytes each")]
+    TooLong {
+        /// Length of the text.
+        bytes: usize,
+        /// The model's context length.
+        n_ctx_train: u32,
+        /// Bytes of the vocabulary's longest token.
+        longest: usize,
+    },
     /// The prompt is empty.
     #[error("empty prompt")]
     EmptyPrompt,

@@ -8,7 +8,7 @@ use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind, context};
 use serde::Serialize;
 
-use super::GenerateError;
+use super::{GenerateError, fits_context, template_process};
 
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
@@ -61,7 +61,9 @@ impl ChatTemplate {
             return Err(GenerateError::Template(message));
         }
         let template = Self { text, source: source.into() };
-        environment().template_from_str(&template.text).map_err(|e| GenerateError::Template(format!("{e:#}")))?;
+        if !template_process::is_isolated(&template.text) {
+            environment().template_from_str(&template.text).map_err(|e| GenerateError::Template(one_line(&e)))?;
+        }
         Ok(template)
     }
 
@@ -78,22 +80,14 @@ impl ChatTemplate {
         let piece = |token: Option<TokenId>| {
             token.and_then(|t| model.token_bytes(t, true).ok()).map(|b| String::from_utf8_lossy(&b).into_owned())
         };
-        let environment = environment();
-        let template =
-            environment.template_from_str(&self.text).map_err(|e| GenerateError::Template(format!("{e:#}")))?;
-        let rendered = template
-            .render(context! {
-                messages => messages,
-                add_generation_prompt => add_generation_prompt,
-                bos_token => piece(model.bos()).unwrap_or_default(),
-                eos_token => piece(model.eos()).unwrap_or_default(),
-            })
-            .map_err(|e| GenerateError::Template(format!("{e:#}")))?;
-        if rendered.len() > MAX_RENDERED {
-            let message = format!("it renders {} bytes, at most {MAX_RENDERED} are accepted", rendered.len());
-            return Err(GenerateError::Template(message));
-        }
-        Ok(rendered)
+        let rendering = Rendering {
+            template: self.text.clone(),
+            messages: messages.to_vec(),
+            add_generation_prompt,
+            bos_token: piece(model.bos()).unwrap_or_default(),
+            eos_token: piece(model.eos()).unwrap_or_default(),
+        };
+        template_process::render(&rendering).map_err(GenerateError::Template)
     }
 
     /// Renders and tokenizes: markers of the template become their tokens, markers in content do not.
@@ -106,6 +100,7 @@ impl ChatTemplate {
         messages: &[Message],
         add_generation_prompt: bool,
     ) -> Result<Vec<TokenId>, GenerateError> {
+        fits_context(model, messages.iter().map(|m| m.content.len()).sum())?;
         let markers = markers(model)?;
         // Each marker in a message is replaced by a private-use text that no template knows, and put back as content.
         let mut replaced = Vec::new();
@@ -114,6 +109,7 @@ impl ChatTemplate {
             .map(|m| Message { role: m.role.clone(), content: defuse(&m.content, &markers, &mut replaced) })
             .collect();
         let rendered = self.render(model, &defused, add_generation_prompt)?;
+        fits_context(model, rendered.len())?;
         let mut tokens = Vec::new();
         let mut rest = rendered.as_str();
         while let Some(start) = rest.find(OPEN) {
@@ -127,6 +123,70 @@ impl ChatTemplate {
         }
         tokens.extend(model.tokenize(rest, Special::Markup)?);
         Ok(tokens)
+    }
+}
+
+/// All that a rendering needs.
+#[derive(Debug, Serialize, serde::Deserialize)]
+pub(super) struct Rendering {
+    pub(super) template: String,
+    messages: Vec<Message>,
+    add_generation_prompt: bool,
+    bos_token: String,
+    eos_token: String,
+}
+
+impl Rendering {
+    /// Renders in this process.
+    pub(super) fn run(&self) -> Result<String, String> {
+        let environment = environment();
+        let template = environment.template_from_str(&self.template).map_err(|e| one_line(&e))?;
+        let mut rendered = Bounded(Vec::new());
+        let end = template.render_captured_to(
+            context! {
+                messages => self.messages,
+                add_generation_prompt => self.add_generation_prompt,
+                bos_token => self.bos_token,
+                eos_token => self.eos_token,
+            },
+            &mut rendered,
+        );
+        if rendered.0.len() > MAX_RENDERED {
+            return Err(format!("it renders more than {MAX_RENDERED} bytes"));
+        }
+        end.map_err(|e| one_line(&e)).map(drop)?;
+        String::from_utf8(rendered.0).map_err(|e| e.to_string())
+    }
+}
+
+/// Takes a little more than [`MAX_RENDERED`] bytes, then refuses.
+struct Bounded(Vec<u8>);
+
+impl std::io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let left = (MAX_RENDERED + 1).saturating_sub(self.0.len());
+        self.0.extend_from_slice(&bytes[..bytes.len().min(left)]);
+        if bytes.len() > left { Err(std::io::ErrorKind::FileTooLarge.into()) } else { Ok(bytes.len()) }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What went wrong and where, with what caused it; the template's text in it cannot speak to a terminal.
+fn one_line(e: &minijinja::Error) -> String {
+    let mut text = e.to_string();
+    let mut source = std::error::Error::source(e);
+    while let Some(e) = source {
+        text.push_str(&format!(": {e}"));
+        source = e.source();
+    }
+    let text: String =
+        text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect();
+    match text.char_indices().nth(500) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text,
     }
 }
 

@@ -1,6 +1,5 @@
 //! Model tools: synthetic models, planted faults, the GGUF writer they share.
 
-pub mod atomic_file;
 pub mod convert;
 pub mod faults;
 pub mod gguf_writer;
@@ -18,3 +17,5 @@ pub mod staging;
 pub mod synth;
 pub mod ternary;
 pub mod vocabulary;
+
+pub use crate::atomic_file;

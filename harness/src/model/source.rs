@@ -1,10 +1,10 @@
 //! Where the model under test comes from: the embedded one or a file.
 
+use std::fs::File;
 use std::io;
 use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
-
-use tempfile::NamedTempFile;
 
 /// The model that every command uses unless `--model` names another: it travels inside the binary, so that an
 /// installed binary runs its gates anywhere (docs/decisions/0004-embedded-model.md).
@@ -19,11 +19,12 @@ pub enum ModelSource {
     File(PathBuf),
 }
 
-/// A model file that the engine can open; the embedded one is written to a temporary file that goes with this value.
+/// A model file that the engine can open; the embedded one lies in a temporary file without a name, so that nothing
+/// is left of it however the process ends.
 #[derive(Debug)]
 pub struct ModelPath {
     path: PathBuf,
-    _temporary: Option<NamedTempFile>,
+    _temporary: Option<File>,
 }
 
 impl ModelSource {
@@ -48,10 +49,11 @@ impl ModelSource {
         match self {
             Self::File(path) => Ok(ModelPath { path: path.clone(), _temporary: None }),
             Self::Embedded => {
-                let mut file = tempfile::Builder::new().prefix("bitnet-harness-").suffix(".gguf").tempfile()?;
+                let mut file = tempfile::tempfile()?;
                 file.write_all(EMBEDDED)?;
-                file.flush()?;
-                Ok(ModelPath { path: file.path().to_owned(), _temporary: Some(file) })
+                // By process id rather than `self`: children can open it, too.
+                let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+                Ok(ModelPath { path, _temporary: Some(file) })
             }
         }
     }

@@ -5,11 +5,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::atomic_file::AtomicFileError;
+use crate::interrupt;
 
 /// A file in a folder of its own beside its later place; both go when this value goes.
 #[derive(Debug)]
 pub struct Staging {
     path: PathBuf,
+    _leftover: interrupt::Leftover,
     _folder: tempfile::TempDir,
 }
 
@@ -27,7 +29,8 @@ impl Staging {
             .prefix(".staged-")
             .tempdir_in(parent)
             .map_err(|source| AtomicFileError::Io { path: output.to_owned(), source })?;
-        Ok(Self { path: folder.path().join("file"), _folder: folder })
+        let leftover = interrupt::remove_when_interrupted(folder.path());
+        Ok(Self { path: folder.path().join("file"), _leftover: leftover, _folder: folder })
     }
 
     /// Where to write.

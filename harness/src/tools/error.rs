@@ -86,7 +86,7 @@ pub enum SchemaError {
         max: u64,
     },
     /// The grammar of the schema exceeds a limit of grammars.
-    #[error("the schema's grammar is not usable")]
+    #[error("the schema's grammar is not usable: {0}")]
     Grammar(#[from] GrammarError),
 }
 

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::error::{CallError, RegistryError, SchemaError};
 use super::schema::{SchemaOptions, schema_to_gbnf};
+use crate::input_file;
 
 /// Largest registry file.
 const MAX_REGISTRY_BYTES: u64 = 4 << 20;
@@ -68,11 +69,7 @@ impl ToolRegistry {
     /// [`RegistryError`].
     pub fn load(path: &Path, options: &SchemaOptions) -> Result<Self, RegistryError> {
         let read = |source| RegistryError::Read { path: path.display().to_string(), source };
-        let bytes = std::fs::metadata(path).map_err(read)?.len();
-        if bytes > MAX_REGISTRY_BYTES {
-            return Err(RegistryError::TooLarge { bytes, max: MAX_REGISTRY_BYTES });
-        }
-        let text = std::fs::read_to_string(path).map_err(read)?;
+        let text = input_file::read_text(path, MAX_REGISTRY_BYTES).map_err(|e| read(e.into()))?;
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("toml") => Self::from_toml(&text, options),
             Some("json") => Self::from_json(&text, options),

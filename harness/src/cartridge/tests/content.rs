@@ -5,7 +5,6 @@ use crate::cartridge::convert::pair_map;
 use crate::cartridge::diff::ulp_distance;
 use crate::cartridge::values::decode_row;
 use half::{bf16, f16};
-use std::io::Write;
 
 /// f32 head-major cartridge whose element (layer, tensor, head, position, channel) is `value`.
 fn numbered(value: impl Fn(usize, usize, usize, usize, usize) -> f32) -> Parts {
@@ -336,56 +335,6 @@ fn existing_files_are_kept_unless_told_otherwise() {
     put(Overwrite::Replace).unwrap();
     assert!(Cartridge::open(&path).is_ok());
     assert_eq!(dir.names(), ["c"]);
-}
-
-#[cfg(unix)]
-#[test]
-fn links_at_the_target_are_replaced_not_followed() {
-    use std::os::unix::fs::{PermissionsExt, symlink};
-    let dir = Scratch::new();
-    let (victim, link) = (dir.path("victim"), dir.path("link"));
-    std::fs::write(&victim, "precious").unwrap();
-    symlink(&victim, &link).unwrap();
-    assert!(matches!(AtomicFile::create(&link, Overwrite::Refuse), Err(CartridgeError::Exists(_))));
-    let mut f = AtomicFile::create(&link, Overwrite::Replace).unwrap();
-    f.write_all(b"new").unwrap();
-    f.commit().unwrap();
-    assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
-    assert_eq!(std::fs::read(&link).unwrap(), b"new");
-    assert!(!std::fs::symlink_metadata(&link).unwrap().is_symlink());
-    let mode = std::fs::metadata(&link).unwrap().permissions().mode();
-    assert_eq!(mode & 0o600, 0o600);
-    assert_eq!(mode & 0o111, 0);
-    // A dangling link is something that exists.
-    let dangling = dir.path("dangling");
-    symlink(dir.path("nowhere"), &dangling).unwrap();
-    assert!(matches!(AtomicFile::create(&dangling, Overwrite::Refuse), Err(CartridgeError::Exists(_))));
-}
-
-#[test]
-fn a_file_that_appears_meanwhile_is_kept() {
-    let dir = Scratch::new();
-    let path = dir.path("c");
-    let mut f = AtomicFile::create(&path, Overwrite::Refuse).unwrap();
-    f.write_all(b"late").unwrap();
-    std::fs::write(&path, "early").unwrap();
-    assert!(matches!(f.commit(), Err(CartridgeError::Exists(_))));
-    assert_eq!(std::fs::read(&path).unwrap(), b"early");
-    assert_eq!(dir.names(), ["c"]);
-}
-
-#[test]
-fn an_abandoned_write_leaves_the_old_file() {
-    let dir = Scratch::new();
-    let path = dir.path("c");
-    std::fs::write(&path, "old").unwrap();
-    let mut f = AtomicFile::create(&path, Overwrite::Replace).unwrap();
-    f.write_all(&vec![7; 1 << 20]).unwrap();
-    drop(f);
-    assert_eq!(std::fs::read(&path).unwrap(), b"old");
-    assert_eq!(dir.names(), ["c"]);
-    assert!(AtomicFile::create(dir.path("no/such/dir/c"), Overwrite::Replace).is_err());
-    assert!(AtomicFile::create("/", Overwrite::Replace).is_err());
 }
 
 #[test]

@@ -7,9 +7,10 @@ use clap::Args;
 use serde_json::json;
 
 use super::super::output::{self, TextOrJson};
-use super::super::{CliError, interrupt_flag, progress};
+use super::super::{CliError, progress};
 use super::quantize::ggml_type;
 use crate::exit::Exit;
+use crate::interrupt;
 use crate::model::atomic_file::AtomicFileError;
 use crate::model::convert::{self, ConvertError, ConvertOptions};
 
@@ -76,7 +77,7 @@ pub(super) fn run(args: ConvertArgs) -> Result<Exit, CliError> {
         name: args.name,
         ternarize: args.ternarize,
     };
-    let interrupted = interrupt_flag();
+    let interrupted = interrupt::cooperate(|| {});
     let bar = progress::bytes("converting", 0);
     let result = convert::convert(
         &args.folder,

@@ -8,9 +8,10 @@ use clap::Args;
 use serde::Serialize;
 
 use super::super::output::{self, TextOrJson};
-use super::super::{CliError, interrupt_flag, progress};
+use super::super::{CliError, progress};
 use super::quantize;
 use crate::exit::Exit;
+use crate::interrupt;
 use crate::model::hf_folder;
 use crate::model::perplexity::{self, Perplexity, PerplexityError, PerplexityOptions};
 use crate::model::repack::{self, RepackError, Targets};
@@ -83,7 +84,7 @@ pub(super) fn run(args: PerplexityArgs) -> Result<Exit, CliError> {
     let source = ModelSource::from_option(args.model);
     let refused = |e: &dyn std::fmt::Display| CliError::Refused(format!("model {}: {e}", source.name()));
     let path = source.path().map_err(|e| CliError::Failed(e.to_string()))?;
-    let interrupted = interrupt_flag();
+    let interrupted = interrupt::cooperate(|| {});
     let mut rows = Vec::new();
     let mut measure = |path: &std::path::Path, speed: bool| -> Result<(), CliError> {
         let model = Model::load(path, ModelParams::default()).map_err(|e| refused(&e))?;

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::super::output::{self, TextOrJson};
-use super::super::{CliError, interrupt_flag, progress};
+use super::super::{CliError, progress};
 use crate::exit::Exit;
+use crate::interrupt;
 use crate::model::pull::{self, PullError, PullOptions};
 
 #[derive(Debug, Args)]
@@ -60,7 +61,7 @@ pub(super) fn run(args: PullArgs) -> Result<Exit, CliError> {
         folder: args.out.unwrap_or_else(|| PathBuf::from(name)),
         force: args.force,
     };
-    let interrupted = interrupt_flag();
+    let interrupted = interrupt::cooperate(|| {});
     let bar = progress::bytes("fetching", 0);
     let result = pull::pull(
         &options,

@@ -7,8 +7,9 @@ use clap::Args;
 use serde_json::json;
 
 use super::super::output::{self, TextOrJson};
-use super::super::{CliError, interrupt_flag, progress};
+use super::super::{CliError, progress};
 use crate::exit::Exit;
+use crate::interrupt;
 use crate::model::atomic_file::AtomicFileError;
 use crate::model::packing_evidence::{self, PackingEvidence, PackingVerdict};
 use crate::model::repack::{self, RepackError, Repacked, Targets};
@@ -128,7 +129,7 @@ fn open(source: &ModelSource) -> Result<(crate::model::source::ModelPath, GgufFi
 }
 
 fn write(file: &GgufFile, out: &std::path::Path, targets: &Targets, force: bool) -> Result<Repacked, CliError> {
-    let interrupted = interrupt_flag();
+    let interrupted = interrupt::cooperate(|| {});
     let bar = progress::bytes("writing", 0);
     let result = repack::write(
         file,

@@ -97,7 +97,7 @@ pub fn run(inputs: &GateInputs, rec: &mut Recorder) -> Result<(), GateError> {
     let mut done = 0u64;
     let tally = generations::run(&model, &subjects, &plan, inputs.threads, &mut |outcome, subject| {
         done += 1;
-        if done % 200 == 0 {
+        if done.is_multiple_of(200) {
             rec.progress(&format!("{done} of {generations} generations"));
         }
         rec.check(outcome.failure.is_none(), || {

@@ -1,0 +1,150 @@
+//! Ctrl-C and SIGTERM: exit code 130, no half-written file, no orphan. Links at the target, with the binary.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+fn harness(folder: &Path, args: &[&str]) -> Command {
+    let temporary = folder.join("tmp");
+    std::fs::create_dir_all(&temporary).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_harness"));
+    command.args(args).current_dir(folder).env("TMPDIR", temporary);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn signal(child: &Child, name: &str) {
+    let status = Command::new("/bin/kill").args([name, &child.id().to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+/// Waits until `seen`, or the child's end.
+fn until(child: &mut Child, mut seen: impl FnMut() -> bool) -> bool {
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(60) {
+        if seen() {
+            return true;
+        }
+        if child.try_wait().unwrap().is_some() {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    false
+}
+
+/// The exit code, within a minute.
+fn ended(child: &mut Child) -> Option<i32> {
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(60) {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    None
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Children of a process, by /proc.
+fn children(pid: u32) -> Vec<u32> {
+    let of = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    of.split_whitespace().filter_map(|p| p.parse().ok()).collect()
+}
+
+fn is_alive(pid: u32) -> bool {
+    // A zombie has ended; its parent only has not asked yet.
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z "))
+}
+
+#[test]
+fn an_interrupted_synth_leaves_the_old_file_and_nothing_else() {
+    for name in ["-INT", "-TERM", "-HUP"] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("m.gguf"), "old").unwrap();
+        let args = ["model", "synth", "--preset", "2b", "--out", "m.gguf", "--force"];
+        let mut child = harness(folder.path(), &args).spawn().unwrap();
+        let writing = until(&mut child, || names(folder.path()).iter().any(|n| n.ends_with(".part")));
+        assert!(writing, "the temporary file was seen");
+        signal(&child, name);
+        assert_eq!(ended(&mut child), Some(130), "{name}");
+        assert_eq!(names(folder.path()), ["m.gguf", "tmp"], "{name}");
+        assert_eq!(std::fs::read(folder.path().join("m.gguf")).unwrap(), b"old");
+        assert!(names(&folder.path().join("tmp")).is_empty());
+    }
+}
+
+/// A command that has no orderly stop: the handler removes what is half-written.
+#[test]
+fn an_interrupted_export_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    // A report opened before the run; the gate takes long enough to be interrupted.
+    let args = ["gates", "--only", "1", "--threads", "1", "--out", "report.txt"];
+    let mut child = harness(folder.path(), &args).spawn().unwrap();
+    let pid = child.id();
+    assert!(until(&mut child, || !children(pid).is_empty()), "a gate was started");
+    let gate_processes = children(pid);
+    signal(&child, "-INT");
+    assert_eq!(ended(&mut child), Some(130));
+    assert_eq!(names(folder.path()), ["tmp"]);
+    assert!(names(&folder.path().join("tmp")).is_empty(), "{:?}", names(&folder.path().join("tmp")));
+    let gone = Instant::now();
+    while gate_processes.iter().any(|p| is_alive(*p)) {
+        assert!(gone.elapsed() < Duration::from_secs(20), "an orphan is left");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Killed outright, the runner cannot clean up; its gates end by themselves.
+#[test]
+fn a_killed_runner_leaves_no_orphan() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = harness(folder.path(), &["gates", "--only", "1", "--threads", "1"]).spawn().unwrap();
+    let pid = child.id();
+    assert!(until(&mut child, || !children(pid).is_empty()));
+    let gate_processes = children(pid);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let gone = Instant::now();
+    while gate_processes.iter().any(|p| is_alive(*p)) {
+        assert!(gone.elapsed() < Duration::from_secs(20), "an orphan is left");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn an_interrupted_generation_and_conversation_end_with_130() {
+    let folder = tempfile::tempdir().unwrap();
+    // Waits on stdin: nothing cooperative is running yet.
+    let mut child = harness(folder.path(), &["generate"]).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    signal(&child, "-INT");
+    assert_eq!(ended(&mut child), Some(130));
+    assert_eq!(names(folder.path()), ["tmp"]);
+    assert!(names(&folder.path().join("tmp")).is_empty());
+}
+
+#[test]
+fn links_at_the_target_are_never_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (victim, link) = (folder.path().join("victim"), folder.path().join("link"));
+    std::fs::write(&victim, "precious").unwrap();
+    std::os::unix::fs::symlink(&victim, &link).unwrap();
+    let synth = |more: &[&str]| {
+        let args = [&["model", "synth", "--preset", "tiny", "--out", "link"], more].concat();
+        harness(folder.path(), &args).output().unwrap().status.code()
+    };
+    assert_eq!(synth(&[]), Some(2));
+    assert_eq!(synth(&["--force"]), Some(0));
+    assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_file());
+    assert_eq!(names(folder.path()), ["link", "tmp", "victim"]);
+}

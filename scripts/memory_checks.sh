@@ -1,0 +1,48 @@
+#!/bin/sh
+# Runs the wrapper's tests with the native library under AddressSanitizer and UBSan, or everything under valgrind.
+# docs/how-to/hostile.md says what they found.
+set -eu
+cd "$(dirname "$0")/.."
+host=$(rustc -vV | sed -n 's/^host: //p')
+tests=${MEMORY_TESTS:---lib --test refusals --test state --test threads}
+
+sanitize() {
+  clangxx=$(command -v clang++-19 || command -v clang++-18 || command -v clang++ || true)
+  if [ -z "$clangxx" ]; then
+    echo "no clang++; scripts/setup.sh installs it" >&2
+    exit 2
+  fi
+  # --target keeps the flags away from build scripts and macros. Only the C and C++ code is instrumented; Rust's part
+  # is linked with the sanitizers' allocator, which sees its heap as well.
+  export BITNET_SANITIZE=address,undefined
+  export RUSTFLAGS="-Clinker=$clangxx -Clink-arg=-fsanitize=address,undefined"
+  # Reports abort the test. Test threads have small stacks, and redzones make frames larger.
+  export ASAN_OPTIONS=${ASAN_OPTIONS:-abort_on_error=1:detect_leaks=1:detect_stack_use_after_return=0}
+  export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:suppressions=$PWD/scripts/ubsan.supp}
+  export LSAN_OPTIONS=${LSAN_OPTIONS:-suppressions=$PWD/scripts/lsan.supp}
+  export RUST_MIN_STACK=16777216
+  # shellcheck disable=SC2086 # a list of arguments
+  cargo test --locked -p bitnet-rs --target "$host" --target-dir target/sanitize $tests -- --test-threads=1
+}
+
+valgrind_all() {
+  command -v valgrind >/dev/null || { echo "no valgrind; apt-get install valgrind" >&2; exit 2; }
+  folder=target
+  if grep -qw avx512f /proc/cpuinfo; then
+    # Valgrind knows no AVX-512: build for the baseline of the target host.
+    export BITNET_MARCH=x86-64-v3
+    folder=target/valgrind
+  fi
+  export RUST_MIN_STACK=16777216
+  export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind --error-exitcode=9 --leak-check=full \
+    --show-leak-kinds=definite --errors-for-leak-kinds=definite --main-stacksize=16777216 \
+    --suppressions=$PWD/scripts/valgrind.supp -q"
+  # shellcheck disable=SC2086 # a list of arguments
+  cargo test --locked -p bitnet-rs --target-dir "$folder" ${VALGRIND_TESTS:---test refusals --test state} -- --test-threads=1
+}
+
+case "${1:-}" in
+  sanitize) sanitize ;;
+  valgrind) valgrind_all ;;
+  *) echo "usage: $0 sanitize|valgrind" >&2; exit 2 ;;
+esac
