@@ -113,7 +113,7 @@ pub fn unpack_tq1(block: &[u8; TQ1_BYTES]) -> ([u8; TQ_BLOCK], f16) {
         let (first, step, count) = tq1_codes(byte);
         let mut rest = value;
         for n in 0..count {
-            codes[first + step * n] = (u16::from(rest) * 3 >> 8) as u8;
+            codes[first + step * n] = ((u16::from(rest) * 3) >> 8) as u8;
             rest = rest.wrapping_mul(3);
         }
     }
