@@ -171,9 +171,7 @@ struct Config {
     n_vocab: u64,
     n_ctx: u64,
     eps: f32,
-    rope_base: f32,
-    rope_factors: Option<Vec<f32>>,
-    rope_linear: Option<f32>,
+    rope: Rope,
     tied: bool,
 }
 
@@ -265,7 +263,7 @@ impl Config {
                 .refuse("tie_word_embeddings", "the engine computes this architecture's logits with the embedding");
         }
         let linears = linears(json, ternarize)?;
-        let (rope_base, rope_factors, rope_linear) = rope(json, head_dim)?;
+        let rope = rope(json, head_dim)?;
         Ok(Self {
             architecture,
             linears,
@@ -281,9 +279,7 @@ impl Config {
             n_vocab: f.size("vocab_size", None)?,
             n_ctx: f.size("max_position_embeddings", None)?,
             eps: positive(json.get("rms_norm_eps"), "rms_norm_eps")?,
-            rope_base,
-            rope_factors,
-            rope_linear,
+            rope,
             tied,
         })
     }
@@ -331,8 +327,17 @@ fn linears(config: &Json, ternarize: bool) -> Result<Linears, ConvertError> {
     }
 }
 
-/// Base, divisors of the frequencies (Llama 3.1's rule), linear factor.
-fn rope(config: &Json, head_dim: u64) -> Result<(f32, Option<Vec<f32>>, Option<f32>), ConvertError> {
+/// Rotary embedding as the GGUF states it.
+#[derive(Debug)]
+struct Rope {
+    base: f32,
+    /// Divisors of the frequencies (Llama 3.1's rule).
+    factors: Option<Vec<f32>>,
+    /// Divisor of the positions.
+    linear: Option<f32>,
+}
+
+fn rope(config: &Json, head_dim: u64) -> Result<Rope, ConvertError> {
     // transformers 5 writes one object, older versions two fields.
     let new = config.get("rope_parameters").filter(|v| !v.is_null());
     let scaling = new.or_else(|| config.get("rope_scaling").filter(|v| !v.is_null()));
@@ -342,11 +347,14 @@ fn rope(config: &Json, head_dim: u64) -> Result<(f32, Option<Vec<f32>>, Option<f
         None => 10_000.0,
         Some(_) => positive(base, "rope_theta")?,
     };
-    let Some(scaling) = scaling else { return Ok((base, None, None)) };
+    let Some(scaling) = scaling else { return Ok(Rope { base, factors: None, linear: None }) };
     let kind = scaling.get("rope_type").or_else(|| scaling.get("type")).and_then(Json::as_str).unwrap_or("default");
     match kind {
-        "default" => Ok((base, None, None)),
-        "linear" => Ok((base, None, Some(positive(scaling.get("factor"), "rope_scaling.factor")?))),
+        "default" => Ok(Rope { base, factors: None, linear: None }),
+        "linear" => {
+            let linear = Some(positive(scaling.get("factor"), "rope_scaling.factor")?);
+            Ok(Rope { base, factors: None, linear })
+        }
         "llama3" => {
             let get = |key: &str, field| positive(scaling.get(key), field).map(f64::from);
             let factor = get("factor", "rope_scaling.factor")?;
@@ -365,7 +373,7 @@ fn rope(config: &Json, head_dim: u64) -> Result<(f32, Option<Vec<f32>>, Option<f
                 let smooth = ((context / wavelength - low) / (high - low)).clamp(0.0, 1.0);
                 (1.0 / ((1.0 - smooth) / factor + smooth)) as f32
             });
-            Ok((base, Some(factors.collect()), None))
+            Ok(Rope { base, factors: Some(factors.collect()), linear: None })
         }
         _ => Err(ConvertError::Config {
             field: "rope_scaling",
@@ -530,8 +538,8 @@ fn metadata(config: &Config, options: &ConvertOptions, name: &str) -> Vec<(Strin
         put("attention.value_length", Value::U32(config.head_dim as u32));
     }
     put("attention.layer_norm_rms_epsilon", Value::F32(config.eps));
-    put("rope.freq_base", Value::F32(config.rope_base));
-    if let Some(factor) = config.rope_linear {
+    put("rope.freq_base", Value::F32(config.rope.base));
+    if let Some(factor) = config.rope.linear {
         put("rope.scaling.type", Value::from("linear"));
         put("rope.scaling.factor", Value::F32(factor));
     }
@@ -635,7 +643,7 @@ fn plan<'c>(
         check_target(&planned)?;
         out.insert(at, planned);
     }
-    if let Some(factors) = &config.rope_factors {
+    if let Some(factors) = &config.rope.factors {
         out.push(Planned {
             name: "rope_freqs.weight".into(),
             dims: vec![factors.len() as u64],
@@ -643,9 +651,9 @@ fn plan<'c>(
             source: Source::Computed(factors.clone()),
         });
     }
-    let unexpected = |name: &str| {
-        !used.contains(name) && !(config.tied && name == "lm_head.weight") && !name.ends_with("rotary_emb.inv_freq")
-    };
+    // Copies of what is computed otherwise.
+    let spare = |name: &str| name.ends_with("rotary_emb.inv_freq") || (config.tied && name == "lm_head.weight");
+    let unexpected = |name: &str| !used.contains(name) && !spare(name);
     let left: Vec<&str> = checkpoint.tensors().map(|t| t.name.as_str()).filter(|n| unexpected(n)).collect();
     match left.first() {
         None => Ok(out),
@@ -975,7 +983,7 @@ mod tests {
         json["rope_theta"] = json!(500_000.0);
         json["rope_scaling"] = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
             "high_freq_factor": 4.0, "original_max_position_embeddings": 8192});
-        let factors = Config::read(&json, false).unwrap().rope_factors.unwrap();
+        let factors = Config::read(&json, false).unwrap().rope.factors.unwrap();
         assert_eq!(factors.len(), 32);
         // Short wavelengths stay, long ones are stretched eightfold; the wavelength of pair 15 of 32 is
         // 2π·500000^(15/32) = 2948, between 8192/4 and 8192: smooth = (8192/2948 − 1)/3 = 0.5929, factor 1.5534.
