@@ -15,14 +15,25 @@ sanitize() {
   # --target keeps the flags away from build scripts and macros. Only the C and C++ code is instrumented; Rust's part
   # is linked with the sanitizers' allocator, which sees its heap as well.
   export BITNET_SANITIZE=address,undefined
-  export RUSTFLAGS="-Clinker=$clangxx -Clink-arg=-fsanitize=address,undefined"
+  export RUSTFLAGS="-Clinker=$clangxx -Clink-arg=-fsanitize=address,undefined -Clink-arg=-lstdc++"
   # Reports abort the test. Test threads have small stacks, and redzones make frames larger.
   export ASAN_OPTIONS=${ASAN_OPTIONS:-abort_on_error=1:detect_leaks=1:detect_stack_use_after_return=0}
   export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:suppressions=$PWD/scripts/ubsan.supp}
   export LSAN_OPTIONS=${LSAN_OPTIONS:-suppressions=$PWD/scripts/lsan.supp}
   export RUST_MIN_STACK=16777216
+  log=target/sanitize/report.log
+  mkdir -p target/sanitize
+  code=0
   # shellcheck disable=SC2086 # a list of arguments
-  cargo test --locked -p bitnet-rs --target "$host" --target-dir target/sanitize $tests -- --test-threads=1
+  cargo test --locked -p bitnet-rs --target "$host" --target-dir target/sanitize $tests -- --test-threads=1 >"$log" 2>&1 \
+    || code=$?
+  grep -E '^test result|panicked|ERROR: (Address|Leak)Sanitizer' "$log" || tail -n 20 "$log"
+  # UBSan goes on after a finding; each place is shown once.
+  if grep -oE '[^ ]+: runtime error: .*' "$log" | sort -u | grep .; then
+    echo "UBSan found what is listed above; the whole report is $log"
+    code=1
+  fi
+  return $code
 }
 
 valgrind_all() {

@@ -188,8 +188,8 @@ impl Attempt {
         command
     }
 
-    /// Runs it; `Err` says what is wrong, and `Ok` how many signals there were to speak of (none).
-    pub(crate) fn run(&self) -> Result<(), String> {
+    /// Runs it; `Err` says what is wrong, `Ok` is what it said on stderr.
+    pub(crate) fn run(&self) -> Result<String, String> {
         let scratch = tempfile::tempdir().map_err(|e| e.to_string())?;
         let (folder, temporary) = (scratch.path().join("work"), scratch.path().join("tmp"));
         for made in [&folder, &temporary] {
@@ -216,7 +216,7 @@ impl Attempt {
             return Err(format!("the folder changed: {before:?} is now {after:?}"));
         }
         let left = listing(&temporary);
-        if left.is_empty() { Ok(()) } else { Err(format!("left in TMPDIR: {left:?}")) }
+        if left.is_empty() { Ok(ended.stderr) } else { Err(format!("left in TMPDIR: {left:?}")) }
     }
 
     fn spawn_and_wait(&self, folder: &Path, temporary: &Path, scratch: &Path) -> Result<Ended, String> {
@@ -333,8 +333,8 @@ pub(crate) fn run_all(attempts: &[Attempt]) -> BTreeMap<&'static str, Tally> {
                     let tally = tallies.entry(attempt.area).or_default();
                     tally.tried += 1;
                     match result {
-                        Ok(()) if attempt.is_refusal() => tally.refused += 1,
-                        Ok(()) => tally.accepted += 1,
+                        Ok(_) if attempt.is_refusal() => tally.refused += 1,
+                        Ok(_) => tally.accepted += 1,
                         Err(why) => {
                             tally.signals += u64::from(why.starts_with("SIGNAL"));
                             tally.failures.push(format!("{} / {}: {why}", attempt.area, attempt.name));

@@ -18,6 +18,9 @@ const FLIPS: usize = 10_000;
 /// Accepted GGUF files that go on into the engine.
 const MODELS: usize = 150;
 
+/// Starts the child's line with how many were refused and how many ran.
+const COUNTS: &str = "counts ";
+
 /// SplitMix64 (Steele, Lea, Flood 2014): the same flips on every machine.
 pub(crate) struct Random(u64);
 
@@ -97,11 +100,16 @@ pub(crate) fn all() -> BTreeMap<&'static str, Tally> {
 
     let children: [Attempt; 2] = [call("flips:models"), call("flips:blobs")];
     for (name, child) in ["engine: gguf", "engine: blobs"].into_iter().zip(&children) {
-        let mut tally =
-            Tally { tried: if name == "engine: gguf" { MODELS as u64 } else { FLIPS as u64 }, ..Tally::default() };
+        let mut tally = Tally::default();
         match child.run() {
-            Ok(()) => tally.accepted = tally.tried,
+            Ok(said) => {
+                let mut counts = said.lines().filter_map(|l| l.strip_prefix(COUNTS)).flat_map(str::split_whitespace);
+                let mut count = || counts.next().and_then(|n| n.parse().ok()).unwrap_or(0);
+                (tally.refused, tally.accepted) = (count(), count());
+                tally.tried = tally.refused + tally.accepted;
+            }
             Err(why) => {
+                tally.tried = 1;
                 tally.signals = u64::from(why.starts_with("SIGNAL"));
                 tally.failures.push(format!("{name}: {why}"));
             }
@@ -133,7 +141,7 @@ fn models() -> Result<(), String> {
     let path = folder.path().join("m.gguf");
     let (bytes, header) = model_bytes();
     let mut random = Random(4);
-    let (mut ran, mut number) = (0, 0);
+    let (mut ran, mut accepted, mut number) = (0, 0, 0);
     while ran < MODELS {
         number += 1;
         // Header and data in turn: damage of the data is accepted by nature.
@@ -161,10 +169,12 @@ fn models() -> Result<(), String> {
             }
             Ok(())
         };
-        if let Err(e) = run() {
-            eprintln!("  {e}");
+        match run() {
+            Ok(()) => accepted += 1,
+            Err(e) => eprintln!("  {e}"),
         }
     }
+    eprintln!("{COUNTS}{} {accepted}", ran - accepted);
     Ok(())
 }
 
@@ -176,6 +186,7 @@ fn blobs() -> Result<(), String> {
     let geometry = context.geometry().clone();
     let head = state.blob().layout().head().end + 64;
     let mut random = Random(5);
+    let mut accepted = 0;
     for number in 0..FLIPS {
         let within = if number % 2 == 0 { head } else { state.as_bytes().len() };
         let damaged = random.damage(state.as_bytes(), within);
@@ -183,6 +194,7 @@ fn blobs() -> Result<(), String> {
             Ok(blob) => context.restore(SeqId::ZERO, &blob).is_ok(),
             Err(_) => false,
         };
+        accepted += usize::from(restored);
         // Comparing is slower than trying; every twentieth, and whatever was restored first.
         if number % 20 == 0 || restored && number < 200 {
             if restored {
@@ -194,5 +206,6 @@ fn blobs() -> Result<(), String> {
             calls::same_as_fresh(&model, &mut context).map_err(|e| format!("blob {number}: {e}"))?;
         }
     }
+    eprintln!("{COUNTS}{} {accepted}", FLIPS - accepted);
     Ok(())
 }
