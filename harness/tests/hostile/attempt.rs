@@ -27,6 +27,9 @@ pub(crate) enum Outcome {
     Any,
 }
 
+/// Changes the folder of the input before it is run.
+type Prepare = Box<dyn Fn(&Path) + Send + Sync>;
+
 /// The program that is fed.
 enum Program {
     Harness(Vec<OsString>),
@@ -40,7 +43,7 @@ pub(crate) struct Attempt {
     pub(crate) name: String,
     program: Program,
     files: Vec<(String, Vec<u8>)>,
-    prepare: Option<Box<dyn Fn(&Path) + Send + Sync>>,
+    prepare: Option<Prepare>,
     stdin: Vec<u8>,
     limits: String,
     stderr_to: Option<&'static str>,
