@@ -104,7 +104,7 @@ pub(crate) fn all() -> BTreeMap<&'static str, Tally> {
         match child.run() {
             Ok(said) => {
                 let mut counts = said.lines().filter_map(|l| l.strip_prefix(COUNTS)).flat_map(str::split_whitespace);
-                let mut count = || counts.next().and_then(|n| n.parse().ok()).unwrap_or(0);
+                let mut count = || counts.next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
                 (tally.refused, tally.accepted) = (count(), count());
                 tally.tried = tally.refused + tally.accepted;
             }
