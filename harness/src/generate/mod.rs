@@ -18,12 +18,10 @@
 //! ```
 
 mod candidate_source;
-mod draft;
 mod generator;
 mod template;
 
 pub use candidate_source::{Answers, CANDIDATE_SCHEMA, EngineSource};
-pub use draft::DraftCounts;
 pub use generator::{Ending, Event, Generator, GeneratorParams};
 pub use template::{ChatTemplate, Message};
 
@@ -40,11 +38,6 @@ pub enum GenerateError {
     /// The chat template does not work.
     #[error("chat template: {0}")]
     Template(String),
-    /// Drafts are verified in batches, and only with flash attention do logits not depend on how a batch is split.
-    #[error(
-        "prompt-lookup drafts need flash attention, since without it logits depend on the batch: create the context with it, or draft nothing"
-    )]
-    DraftNeedsFlashAttention,
     /// The prompt is empty.
     #[error("empty prompt")]
     EmptyPrompt,
