@@ -70,7 +70,6 @@ impl EngineSource {
             stop: Vec::new(),
             grammar: Some(self.grammar.clone()),
             trie: Some(self.trie.clone()),
-            ..Default::default()
         };
         let mut text = String::new();
         for event in Generator::new(&mut self.context, SeqId::ZERO, &prompt, params).map_err(failed)? {

@@ -1,9 +1,8 @@
 //! The generator: an iterator of events over a context that it borrows.
 
 use bitnet_rs::grammar::{Grammar, TokenTrie};
-use bitnet_rs::{Batch, Context, Error, Pos, SamplingParams, SeqId, TextStream, TokenId};
+use bitnet_rs::{Batch, Context, Error, SamplingParams, SeqId, TextStream, TokenId};
 
-use super::draft::{DraftCounts, Drafts};
 use super::{GenerateError, TokenSelector};
 
 /// How to generate.
@@ -19,11 +18,6 @@ pub struct GeneratorParams {
     pub grammar: Option<Grammar>,
     /// The model's token tree, if the caller keeps one; built otherwise when a grammar is given.
     pub trie: Option<TokenTrie>,
-    /// Most tokens guessed ahead by prompt lookup and verified in one batch; 0 guesses none. The output is the same
-    /// bit for bit. Needs flash attention: without it logits depend on how a batch is split.
-    pub draft_lookup: usize,
-    /// Tokens before the prompt that guesses may be copied from, e.g. those of a mounted cartridge.
-    pub draft_history: Vec<TokenId>,
 }
 
 /// Why an output ended.
@@ -76,9 +70,6 @@ pub struct Generator<'a> {
     max_tokens: usize,
     stop: Vec<String>,
     produced: usize,
-    /// Which token of the last batch the next one is chosen behind.
-    row: usize,
-    drafts: Drafts,
     stream: TextStream,
     /// Text not yet given out, since a stop text may have begun in it.
     held: String,
@@ -101,9 +92,6 @@ impl<'a> Generator<'a> {
         if prompt.is_empty() {
             return Err(GenerateError::EmptyPrompt);
         }
-        if params.draft_lookup > 0 && !context.params().flash_attn {
-            return Err(GenerateError::DraftNeedsFlashAttention);
-        }
         let selector = TokenSelector::new(context.model(), &params.sampling, params.grammar.as_ref(), params.trie)?;
         let first = context.next_pos(seq)?;
         context.decode(&Batch::prompt(prompt, first, seq)?)?;
@@ -114,8 +102,6 @@ impl<'a> Generator<'a> {
             max_tokens: if params.max_tokens == 0 { usize::MAX } else { params.max_tokens },
             stop: params.stop.into_iter().filter(|s| !s.is_empty()).collect(),
             produced: 0,
-            row: prompt.len() - 1,
-            drafts: Drafts::new(params.draft_lookup, params.draft_history, prompt),
             stream: TextStream::new(),
             held: String::new(),
             pending: None,
@@ -135,50 +121,11 @@ impl<'a> Generator<'a> {
         Event::End { ending, complete, text }
     }
 
-    /// How the drafts fared so far.
-    pub fn draft_counts(&self) -> DraftCounts {
-        self.drafts.counts
-    }
-
-    /// Makes the logits behind `id` ready: they are there already if it was guessed.
-    fn advance(&mut self, id: TokenId) -> Result<(), Error> {
-        if self.drafts.chose(id) {
-            self.row += 1;
-            return Ok(());
-        }
-        self.forget_draft()?;
-        let next = self.context.next_pos(self.seq)?;
-        let train = self.context.model().info().hyperparameters().n_ctx_train as usize;
-        let positions = train.saturating_sub(next.get().unsigned_abs() as usize + 1);
-        let room = self.context.free_cells().saturating_sub(1).min(positions).min(self.max_tokens - self.produced);
-        let draft = self.drafts.guess(room);
-        let mut tokens = vec![id];
-        tokens.extend_from_slice(&draft);
-        self.context.decode(&Batch::scored(&tokens, next, self.seq)?)?;
-        self.row = 0;
-        self.drafts.counts.decodes += 1;
-        self.drafts.counts.drafted += draft.len();
-        self.drafts.ahead = draft.into();
-        Ok(())
-    }
-
-    /// Takes guesses that were not chosen out of the cache.
-    fn forget_draft(&mut self) -> Result<(), Error> {
-        let n = self.drafts.ahead.len();
-        if n > 0 {
-            let end = self.context.next_pos(self.seq)?;
-            let first = Pos::new(end.get() - i32::try_from(n).unwrap_or(i32::MAX))?;
-            self.context.remove(self.seq, first..end)?;
-            self.drafts.ahead.clear();
-        }
-        Ok(())
-    }
-
     fn step(&mut self) -> Result<Event, GenerateError> {
         if self.produced >= self.max_tokens {
             return Ok(self.end(Ending::MaxTokens));
         }
-        let logits = self.context.logits()?.row(self.row)?;
+        let logits = self.context.logits()?.last()?;
         let selected = self.selector.select(logits)?;
         let (id, logprob) = (selected.id, log_probability(logits, selected.id));
         if selected.end {
@@ -199,7 +146,8 @@ impl<'a> Generator<'a> {
         let text: String = self.held.drain(..self.held.len() - keep).collect();
         // Behind a complete sentence, or the last token, nothing is sampled: its logits are not needed.
         if !self.selector.is_complete() && self.produced < self.max_tokens {
-            match self.advance(id) {
+            let next = self.context.next_pos(self.seq)?;
+            match self.context.decode(&Batch::prompt(&[id], next, self.seq)?).map(|_| ()) {
                 // The token itself was chosen and counts.
                 Err(Error::ContextFull { .. } | Error::PositionPastTraining { .. }) => {
                     self.pending = Some(Ending::ContextFull);
@@ -225,13 +173,6 @@ fn log_probability(logits: &[f32], id: TokenId) -> f64 {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&x| f64::from(x - max).exp()).sum();
     logits.get(id.index()).map_or(f64::NEG_INFINITY, |&x| f64::from(x - max) - sum.ln())
-}
-
-impl Drop for Generator<'_> {
-    fn drop(&mut self) {
-        // Nobody looks at an error here; a context that cannot remove is poisoned and says so at its next use.
-        let _ = self.forget_draft();
-    }
 }
 
 impl Iterator for Generator<'_> {

@@ -18,14 +18,12 @@
 //! ```
 
 mod candidate_source;
-mod draft;
 mod generator;
 mod selector;
 mod template;
 pub(crate) mod template_process;
 
 pub use candidate_source::{Answers, CANDIDATE_SCHEMA, EngineSource};
-pub use draft::DraftCounts;
 pub use generator::{Ending, Event, Generator, GeneratorParams};
 pub use selector::{Selected, TokenSelector};
 pub use template::{ChatTemplate, Message};
@@ -68,11 +66,6 @@ pub enum GenerateError {
     /// The chat template does not work.
     #[error("chat template: {0}")]
     Template(String),
-    /// Drafts are verified in batches, and only with flash attention do logits not depend on how a batch is split.
-    #[error(
-        "prompt-lookup drafts need flash attention, since without it logits depend on the batch: create the context with it, or draft nothing"
-    )]
-    DraftNeedsFlashAttention,
     /// More text than any choice of tokens brings into the model's context.
     #[error("{bytes} bytes do not fit the model's context: {n_ctx_train} tokens of at most {longest} bytes each")]
     TooLong {
