@@ -294,7 +294,15 @@ fn refusals(native: &Cartridge, lock: &ModelLock, rec: &mut Recorder) {
 fn foreign(model: &Model, inputs: &GateInputs, lock: &ModelLock, rec: &mut Recorder) -> Result<(), GateError> {
     rec.progress("mounting KV from transformers");
     let cartridge = Cartridge::from_bytes(FOREIGN.to_vec())?;
-    if cartridge.lock_check(lock).is_err() {
+    if let Err(mismatches) = cartridge.lock_check(lock) {
+        if inputs.model == ModelSource::Embedded {
+            // The two travel together: on the embedded model a fixture that does not fit is a fault, not a circumstance.
+            let fields: Vec<String> = mismatches.iter().map(|m| m.field.to_string()).collect();
+            return Err(GateError::Other(format!(
+                "the stored KV from transformers does not fit the embedded model: {}",
+                fields.join(", ")
+            )));
+        }
         rec.finding(finding(
             Severity::Note,
             "no-foreign-fixture",
