@@ -156,7 +156,13 @@ impl Sampler {
             None => (0..n_vocab).try_for_each(&mut add)?,
         }
         if self.candidates.is_empty() {
-            return Err(Error::Sampler("no token is allowed here (dead end)".into()));
+            let limited = mask.is_some_and(TokenMask::is_limited);
+            return Err(Error::Sampler(match limited {
+                true => "no token is allowed here: the grammar has more readings at this place than the matcher \
+                         follows (GrammarLimits); give its alternatives a common beginning"
+                    .into(),
+                false => "no token is allowed here (dead end)".into(),
+            }));
         }
         let mut array = sys::llama_token_data_array {
             data: self.candidates.as_mut_ptr(),
