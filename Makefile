@@ -19,6 +19,9 @@ test: setup ## Format, lints, every test, and the gates with their planted fault
 	$(CARGO) test --workspace --locked
 	$(CARGO) run --locked -p harness -- gates --quick --self-check
 
+bench: setup ## Speed of the embedded model; `harness bench --help` for other models, cartridges and grammars
+	$(CARGO) run --release --locked -p harness -- bench $(BENCH)
+
 reference: ## Rebuild gate 2's reference with HuggingFace transformers (Python; docs/how-to/reference.md)
 	scripts/reference.sh
 
@@ -37,4 +40,4 @@ sanitize: setup ## The wrapper's tests over an engine built with AddressSanitize
 valgrind: setup ## The wrapper's tests under valgrind
 	scripts/memory_checks.sh valgrind
 
-.PHONY: help setup gates test reference tokenizer-parity hostile fuzz sanitize valgrind
+.PHONY: help setup gates test bench reference tokenizer-parity hostile fuzz sanitize valgrind
