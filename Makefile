@@ -17,7 +17,6 @@ test: setup ## Format, lints, every test, and the gates with their planted fault
 	$(CARGO) fmt --all -- --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --workspace --locked
-	$(CARGO) run --locked -p harness -- gates --quick --self-check
 
 bench: setup ## Speed of the embedded model; `harness bench --help` for other models, cartridges and grammars
 	$(CARGO) run --release --locked -p harness -- bench $(BENCH)
