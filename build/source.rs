@@ -92,7 +92,10 @@ impl Pin {
             };
         }
         let submodule = workspace.join("vendor/BitNet");
-        println!("cargo::rerun-if-changed={}", submodule.join("src").display());
+        // A path that does not exist would make cargo build everything again at every call; a plain clone has the empty
+        // folder of the submodule, which changes when it is filled.
+        let watched = if submodule.is_dir() { submodule.clone() } else { workspace.join("vendor") };
+        println!("cargo::rerun-if-changed={}", watched.display());
         if submodule.join("src").is_dir() {
             let llama = submodule.join("3rdparty/llama.cpp/CMakeLists.txt");
             if !llama.is_file() {
