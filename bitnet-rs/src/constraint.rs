@@ -20,7 +20,8 @@ pub struct EngineGrammar {
     model: Model,
 }
 
-// SAFETY: the object is its own heap allocation without thread affinity, used through &mut only.
+// SAFETY: the object is its own heap allocation without thread affinity; it is changed through &mut only and, not being
+// Sync, read by one thread at a time.
 unsafe impl Send for EngineGrammar {}
 
 impl Drop for EngineGrammar {

@@ -449,6 +449,8 @@ pub(crate) fn chat(args: ChatArgs) -> Result<Exit, CliError> {
         if terminal {
             let _ = write!(std::io::stderr(), "> ");
         }
+        // Between answers there is nothing to stop: an interrupt ends the conversation.
+        session.interrupted.store(true, Ordering::SeqCst);
         let mut line = String::new();
         let n = lines
             .by_ref()
@@ -490,7 +492,8 @@ pub(crate) fn chat(args: ChatArgs) -> Result<Exit, CliError> {
                 known.truncate(usize::try_from(held).unwrap_or(0));
                 messages.push(Message::new("assistant", out.text));
             }
-            Err(CliError::Usage(e)) => {
+            // Refused, or stopped before its first token: as if it had not been said.
+            Err(e @ (CliError::Usage(_) | CliError::Interrupted)) => {
                 output::note(e);
                 messages.pop();
                 let held =

@@ -1,5 +1,6 @@
 //! Ctrl-C and SIGTERM: exit code 130, no half-written file, no orphan. Links at the target, with the binary.
 
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -120,16 +121,51 @@ fn a_killed_runner_leaves_no_orphan() {
     }
 }
 
+/// The process has a handler for SIGINT (the second bit of `SigCgt`).
+fn handles_interrupt(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|l| l.strip_prefix("SigCgt:")).map(str::trim);
+    caught.and_then(|hex| u64::from_str_radix(hex, 16).ok()).is_some_and(|bits| bits & 2 != 0)
+}
+
 #[test]
-fn an_interrupted_generation_and_conversation_end_with_130() {
+fn generate_interrupted_while_it_waits_for_its_prompt_ends_with_130() {
     let folder = tempfile::tempdir().unwrap();
     // Waits on stdin: nothing cooperative is running yet.
     let mut child = harness(folder.path(), &["generate"]).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    let pid = child.id();
+    assert!(until(&mut child, || handles_interrupt(pid)));
     signal(&child, "-INT");
     assert_eq!(ended(&mut child), Some(130));
     assert_eq!(names(folder.path()), ["tmp"]);
     assert!(names(&folder.path().join("tmp")).is_empty());
+}
+
+/// Ctrl-C stops an answer and not the conversation; between answers it ends the conversation.
+#[test]
+fn an_interrupted_answer_is_not_the_end_of_the_conversation() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = harness(folder.path(), &["chat", "--threads", "1", "--max-tokens", "1000000"]).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut notes = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(notes.any(|line| line.contains("template:")));
+    // Thousands of tokens to prefill.
+    writeln!(input, "{}", "turn on the kitchen light and ".repeat(150)).unwrap();
+    let pid = child.id();
+    let busy = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('R'))
+    };
+    assert!(until(&mut child, busy));
+    signal(&child, "-INT");
+    assert!(notes.any(|line| line.contains("cancelled") || line.contains("interrupted")));
+    writeln!(input, "turn on the kitchen light").unwrap();
+    assert!(notes.any(|line| line.contains("ended: EndOfGeneration")));
+    signal(&child, "-INT");
+    assert_eq!(ended(&mut child), Some(130));
+    let mut answers = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut answers).unwrap();
+    assert!(answers.contains("\"room\":\"kitchen\""), "{answers}");
 }
 
 #[test]

@@ -67,7 +67,7 @@ pub struct Plan {
     pub max_tokens: usize,
     /// Sequences in one batch.
     lanes: u32,
-    /// Compute threads of the model: one where threads would wait longer than they work.
+    /// The model computes on all threads; a small one on one, since its threads would wait longer than they work.
     whole_machine: bool,
 }
 
@@ -300,7 +300,7 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Judges what came out. `result` holds whether an end token was chosen.
+    /// Judges what came out. `cut`: the budget ended it.
     fn outcome(&self, output: Output, selector: &TokenSelector, cut: bool, error: Option<bitnet_rs::Error>) -> Outcome {
         let counts = self.registry.cut_counts || selector.is_sentence().unwrap_or(!cut);
         let (call, failure) = match error {
@@ -411,10 +411,8 @@ fn adversarial(
         let job = Job { subject, registry, source: Source::Adversary(kind), seed, sampling };
         let (mut output, mut error, mut cut) = (Output::new(), None, false);
         loop {
-            let step = source
-                .row(kind, &mut rng, selector)
-                .map(<[f32]>::to_vec)
-                .and_then(|row| output.step(selector, model, &row, plan.max_tokens));
+            let row = source.row(kind, &mut rng, selector);
+            let step = row.and_then(|row| output.step(selector, model, row, plan.max_tokens));
             match step {
                 Ok(Step::Token(_)) => {}
                 Ok(Step::Over) => {
