@@ -2,7 +2,7 @@
 
 use bitnet_rs::grammar::TokenTrie;
 use bitnet_rs::{Error, Model, SamplingParams};
-use rand::Rng as _;
+use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
@@ -52,10 +52,16 @@ impl Adversary {
     }
 }
 
+/// Rows of noise are windows of one longer row: drawing each anew would cost more than all that is under test on a
+/// vocabulary of 128k.
+const WINDOWS: usize = 1 << 16;
+
 /// Makes rows of logits for one vocabulary.
 pub struct LogitSource {
     ends: Vec<usize>,
     closing: Vec<usize>,
+    noise: Vec<f32>,
+    ties: Vec<f32>,
     row: Vec<f32>,
 }
 
@@ -65,9 +71,14 @@ impl LogitSource {
         let n_vocab = model.n_vocab() as usize;
         let ids = || 0..u32::try_from(n_vocab).unwrap_or(u32::MAX);
         let closes = |id: &u32| trie.text(*id).is_some_and(|t| t.iter().any(|b| b"\"}]".contains(b)));
+        // The same for all workers: a generation depends on its own seed alone.
+        let mut rng = ChaCha8Rng::seed_from_u64(0);
+        let n = n_vocab + WINDOWS;
         Self {
             ends: ids().filter(|&id| trie.is_end(id)).map(|id| id as usize).collect(),
             closing: ids().filter(closes).map(|id| id as usize).collect(),
+            noise: (0..n).map(|_| rng.random_range(-4.0..4.0)).collect(),
+            ties: (0..n).map(|_| 1.0 + f32::EPSILON * rng.random_range(0..4) as f32).collect(),
             row: vec![0.0; n_vocab],
         }
     }
@@ -82,22 +93,19 @@ impl LogitSource {
         rng: &mut ChaCha8Rng,
         selector: &mut TokenSelector,
     ) -> Result<&[f32], Error> {
+        let at = rng.random_range(0..WINDOWS);
+        let window = at..at + self.row.len();
         match kind {
             Adversary::Uniform => self.row.fill(0.0),
-            Adversary::NearTies => {
-                self.row.iter_mut().for_each(|x| *x = 1.0 + f32::EPSILON * rng.random_range(0..4) as f32);
-            }
-            _ => self.row.iter_mut().for_each(|x| *x = rng.random_range(-4.0..4.0)),
+            Adversary::NearTies => self.row.copy_from_slice(&self.ties[window]),
+            _ => self.row.copy_from_slice(&self.noise[window]),
         }
         match kind {
             Adversary::Uniform | Adversary::NearTies => {}
             Adversary::PeakedOnIllegal => {
                 if let Some(allowed) = selector.allowed()? {
-                    for (id, x) in self.row.iter_mut().enumerate() {
-                        if !allowed.allows(id as u32) {
-                            *x += 1e4;
-                        }
-                    }
+                    self.row.iter_mut().for_each(|x| *x += 1e4);
+                    allowed.iter().for_each(|id| self.row[id as usize] -= 1e4);
                 }
             }
             Adversary::AlwaysEnd => self.ends.iter().for_each(|&id| self.row[id] = 1e4),

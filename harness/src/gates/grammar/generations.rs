@@ -344,16 +344,21 @@ pub fn run(
         }
     }
     let next = AtomicUsize::new(0);
+    let asked: Vec<(usize, usize)> =
+        subjects.iter().enumerate().flat_map(|(s, subject)| (0..subject.prompts.len()).map(move |p| (s, p))).collect();
+    let next_asked = AtomicUsize::new(0);
     let (send, receive) = channel();
     let mut tally = Tally::default();
     std::thread::scope(|scope| -> Result<(), GateError> {
         let workers: Vec<_> = (0..threads.max(1))
             .map(|worker| {
                 let (send, trie, jobs, next) = (send.clone(), &trie, &jobs, &next);
+                let (asked, next_asked) = (&asked, &next_asked);
                 scope.spawn(move || -> Result<(), GateError> {
-                    if worker == 0 {
+                    if worker == 0 || !plan.whole_machine {
                         let threads = if plan.whole_machine { threads } else { 1 };
-                        by_model(model, subjects, plan, threads, trie, &send)?;
+                        let prompt = &mut || asked.get(next_asked.fetch_add(1, Ordering::Relaxed)).copied();
+                        by_model(model, subjects, plan, threads, trie, prompt, &send)?;
                     }
                     adversarial(
                         model,
@@ -442,13 +447,14 @@ struct Lane<'a> {
     token: TokenId,
 }
 
-/// The model's generations: one prompt at a time is decoded once and shared by all lanes.
+/// The model's generations: each prompt is decoded once and shared by all lanes.
 fn by_model(
     model: &Model,
     subjects: &[Subject],
     plan: &Plan,
     threads: u32,
     trie: &TokenTrie,
+    next: &mut dyn FnMut() -> Option<(usize, usize)>,
     send: &Sender<Outcome>,
 ) -> Result<(), GateError> {
     if plan.per_temperature == 0 {
@@ -459,25 +465,20 @@ fn by_model(
         Err(GenerateError::NoTemplate) => None,
         Err(e) => return Err(GateError::Other(e.to_string())),
     };
-    for (index, registry) in subjects.iter().enumerate() {
+    while let Some((index, p)) = next() {
+        let registry = &subjects[index];
         let prompts = &registry.prompts;
-        for (p, prompt) in prompts.iter().enumerate() {
-            let tokens = prompt_tokens(model, template.as_ref(), registry, prompt)?;
-            let mut jobs = VecDeque::new();
-            for (t, &temperature) in plan.temperatures.iter().enumerate() {
-                for n in (0..plan.per_temperature).filter(|n| n % prompts.len() == p) {
-                    let seed = seed(index, Adversary::ALL.len() + t, n);
-                    let choice = ChaCha8Rng::seed_from_u64(seed).random();
-                    let sampling = SamplingParams { temperature, seed: choice, ..Default::default() };
-                    jobs.push_back(Job {
-                        subject: index,
-                        registry,
-                        source: Source::Model(temperature),
-                        seed,
-                        sampling,
-                    });
-                }
+        let tokens = prompt_tokens(model, template.as_ref(), registry, &prompts[p])?;
+        let mut jobs = VecDeque::new();
+        for (t, &temperature) in plan.temperatures.iter().enumerate() {
+            for n in (0..plan.per_temperature).filter(|n| n % prompts.len() == p) {
+                let seed = seed(index, Adversary::ALL.len() + t, n);
+                let choice = ChaCha8Rng::seed_from_u64(seed).random();
+                let sampling = SamplingParams { temperature, seed: choice, ..Default::default() };
+                jobs.push_back(Job { subject: index, registry, source: Source::Model(temperature), seed, sampling });
             }
+        }
+        if !jobs.is_empty() {
             lanes(model, plan, threads, trie, &tokens, jobs, send)?;
         }
     }
