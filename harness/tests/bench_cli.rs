@@ -103,6 +103,7 @@ fn a_cartridge_is_measured_against_prefill_read_and_restore() {
             "capture_ms",
             "read_ms",
             "restore_ms",
+            "share_ms",
             "mount_ms",
             "mount_hashed_ms",
             "mount_full_ms",
@@ -118,6 +119,7 @@ fn a_cartridge_is_measured_against_prefill_read_and_restore() {
             ("prefill_to_mount", median("prefill_ms") / median("mount_ms")),
             ("prefill_to_mount_full", median("prefill_ms") / median("mount_full_ms")),
             ("mount_to_restore", median("mount_ms") / median("restore_ms")),
+            ("mount_to_share", median("mount_ms") / median("share_ms")),
             ("mount_to_read", median("mount_ms") / median("read_ms")),
         ] {
             assert!((ratio(name) / expected - 1.0).abs() < 1e-9, "{name}");

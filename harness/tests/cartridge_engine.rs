@@ -10,7 +10,7 @@ use bitnet_rs::state::{KvType, SequenceState, ValueLayout};
 use bitnet_rs::{Batch, Context, ContextParams, Model, ModelParams, Pos, SeqId, TokenId, greedy};
 use harness::cartridge::{
     Cartridge, CartridgeError, Cause, ConvertTo, Level, ModelLock, Overwrite, Provenance, Rope, Rounding, convert,
-    diagnose, write_head_major, write_native,
+    diagnose, write_head_major,
 };
 use harness::gates::thresholds::Thresholds;
 use harness::generate::{ChatTemplate, Message};
@@ -63,11 +63,11 @@ impl Bench {
     fn create(&self, name: &str, tokens: &[TokenId], params: &ContextParams) -> (PathBuf, SequenceState) {
         let mut context = self.context(params);
         feed(&mut context, tokens, SeqId::ZERO);
-        let state = context.save(SeqId::ZERO).unwrap();
         let path = self.folder.path().join(name);
         let provenance = Provenance::default();
-        write_native(&path, &state.blob(), &ids(tokens), &self.lock, &provenance, Overwrite::Refuse).unwrap();
-        (path, state)
+        Cartridge::capture(&path, &mut context, SeqId::ZERO, tokens, &self.lock, &provenance, Overwrite::Refuse)
+            .unwrap();
+        (path, context.save(SeqId::ZERO).unwrap())
     }
 
     fn open(&self, path: &Path) -> Cartridge {

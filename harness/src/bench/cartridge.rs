@@ -60,6 +60,8 @@ pub struct CartridgeRow {
     pub read_ms: Samples,
     /// `llama_state_seq_set_data` of the same blob from memory.
     pub restore_ms: Samples,
+    /// Giving what is mounted to a second sequence as well (`llama_kv_cache_seq_cp`: the cells are shared).
+    pub share_ms: Samples,
     /// Opening (all but the values checked), lock, restore from the mapped file.
     pub mount_ms: Samples,
     /// The same with the payload hash checked.
@@ -89,6 +91,8 @@ pub struct Ratios {
     pub prefill_to_mount_full: f64,
     /// Mount over native restore from memory.
     pub mount_to_restore: f64,
+    /// Mount over sharing with a second sequence.
+    pub mount_to_share: f64,
     /// Mount over a plain read of the file.
     pub mount_to_read: f64,
     /// Peak memory over payload.
@@ -96,14 +100,25 @@ pub struct Ratios {
     pub peak_to_payload: Option<f64>,
 }
 
+/// What the ratios are made of, in any one unit of time.
+struct Medians {
+    prefill: f64,
+    mount: f64,
+    full: f64,
+    restore: f64,
+    share: f64,
+    read: f64,
+}
+
 impl Ratios {
-    /// From medians in any one unit of time, and bytes.
-    pub fn of(prefill: f64, mount: f64, full: f64, restore: f64, read: f64, peak: Option<u64>, payload: u64) -> Self {
+    /// From the medians of a row.
+    fn of(m: &Medians, peak: Option<u64>, payload: u64) -> Self {
         Self {
-            prefill_to_mount: prefill / mount,
-            prefill_to_mount_full: prefill / full,
-            mount_to_restore: mount / restore,
-            mount_to_read: mount / read,
+            prefill_to_mount: m.prefill / m.mount,
+            prefill_to_mount_full: m.prefill / m.full,
+            mount_to_restore: m.mount / m.restore,
+            mount_to_share: m.mount / m.share,
+            mount_to_read: m.mount / m.read,
             peak_to_payload: peak.map(|p| p as f64 / payload as f64),
         }
     }
@@ -129,14 +144,23 @@ struct Setup<'a> {
 enum What {
     Read,
     Restore,
+    Share,
     Mount(Level),
     HeadMajor,
 }
 
+/// The sequence with which what is mounted is shared.
+const SHARER: i32 = 1;
+
 impl Setup<'_> {
     /// One timed run, in milliseconds.
     fn time(&mut self, what: What) -> Result<f64, BenchError> {
+        let sharer = SeqId::new(SHARER)?;
         self.context.remove_all(SeqId::ZERO)?;
+        self.context.remove_all(sharer)?;
+        if what == What::Share {
+            self.context.restore(SeqId::ZERO, &self.state.blob())?;
+        }
         let started = Instant::now();
         match what {
             What::Read => {
@@ -144,6 +168,7 @@ impl Setup<'_> {
                 File::open(self.native).map_err(io)?.read_exact(&mut self.buffer).map_err(io)?;
             }
             What::Restore => self.context.restore(SeqId::ZERO, &self.state.blob())?,
+            What::Share => self.context.copy(SeqId::ZERO, sharer, None)?,
             What::Mount(level) => mount(&mut self.context, self.native, self.lock, level)?,
             What::HeadMajor => {
                 if let Some(path) = self.head_major {
@@ -204,6 +229,7 @@ fn one(
     let ids: Vec<i32> = tokens.iter().map(|t| t.get()).collect();
     let params = ContextParams {
         n_ctx: n,
+        n_seq_max: 2,
         n_ubatch: options.n_ubatch,
         n_threads: options.threads,
         flash_attn: options.flash_attn,
@@ -269,6 +295,7 @@ fn one(
     let mut kinds = vec![
         What::Read,
         What::Restore,
+        What::Share,
         What::Mount(Level::Structure),
         What::Mount(Level::Hash),
         What::Mount(Level::Full),
@@ -300,19 +327,20 @@ fn one(
         samples.filter(|s| s.median > 0.0).ok_or_else(|| BenchError::NoTime(what.to_owned()))
     };
     let summed = |samples: Vec<f64>, what: &str| Samples::of(samples).ok_or_else(|| BenchError::NoTime(what.into()));
-    let (read_ms, restore_ms, mount_ms) = (next("read")?, next("restore")?, next("mount")?);
+    let (read_ms, restore_ms, share_ms) = (next("read")?, next("restore")?, next("share")?);
+    let mount_ms = next("mount")?;
     let (mount_hashed_ms, mount_full_ms) = (next("mount with hash")?, next("mount with all checks")?);
     let mount_head_major_ms = if quantized { None } else { Some(next("mount of head-major")?) };
     let prefill_ms = summed(prefill, "prefill")?;
-    let ratios = Ratios::of(
-        prefill_ms.median,
-        mount_ms.median,
-        mount_full_ms.median,
-        restore_ms.median,
-        read_ms.median,
-        peak_bytes,
-        payload_bytes,
-    );
+    let medians = Medians {
+        prefill: prefill_ms.median,
+        mount: mount_ms.median,
+        full: mount_full_ms.median,
+        restore: restore_ms.median,
+        share: share_ms.median,
+        read: read_ms.median,
+    };
+    let ratios = Ratios::of(&medians, peak_bytes, payload_bytes);
     Ok(CartridgeRow {
         n_tokens: n,
         payload_bytes,
@@ -323,6 +351,7 @@ fn one(
         convert_ms: Samples::of(converted),
         read_ms,
         restore_ms,
+        share_ms,
         mount_ms,
         mount_hashed_ms,
         mount_full_ms,
@@ -372,6 +401,7 @@ pub fn table(rows: &[CartridgeRow]) -> Table {
         "convert MB/s",
         "read ms",
         "restore ms",
+        "share ms",
         "mount ms",
         "hashed ms",
         "full ms",
@@ -395,6 +425,7 @@ pub fn table(rows: &[CartridgeRow]) -> Table {
             optional(r.convert_ms.as_ref().map(speed)),
             ms(&r.read_ms),
             ms(&r.restore_ms),
+            format!("{:.3}", r.share_ms.median),
             ms(&r.mount_ms),
             ms(&r.mount_hashed_ms),
             ms(&r.mount_full_ms),
@@ -411,14 +442,16 @@ pub fn table(rows: &[CartridgeRow]) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use super::{Ratios, megabytes_per_second};
+    use super::{Medians, Ratios, megabytes_per_second};
 
     #[test]
     fn ratios_say_what_over_what() {
-        let r = Ratios::of(15_000.0, 10.0, 40.0, 8.0, 20.0, Some(110), 100);
+        let medians = Medians { prefill: 15_000.0, mount: 10.0, full: 40.0, restore: 8.0, share: 0.5, read: 20.0 };
+        let r = Ratios::of(&medians, Some(110), 100);
         assert_eq!((r.prefill_to_mount, r.prefill_to_mount_full), (1500.0, 375.0));
-        assert_eq!((r.mount_to_restore, r.mount_to_read, r.peak_to_payload), (1.25, 0.5, Some(1.1)));
-        assert_eq!(Ratios::of(1.0, 1.0, 1.0, 1.0, 1.0, None, 1).peak_to_payload, None);
+        assert_eq!((r.mount_to_restore, r.mount_to_share, r.mount_to_read), (1.25, 20.0, 0.5));
+        assert_eq!(r.peak_to_payload, Some(1.1));
+        assert_eq!(Ratios::of(&medians, None, 1).peak_to_payload, None);
         // 80 MB in 10 ms.
         assert_eq!(megabytes_per_second(80_000_000, 10.0), 8000.0);
     }

@@ -7,7 +7,8 @@
 //! * [`Cartridge`]: an opened file, its structure checked; [`Cartridge::validate`] adds hashes and
 //!   finiteness, [`Cartridge::lock_check`] compares it with a [`ModelLock`],
 //!   [`Cartridge::state`] gives the blob to restore;
-//! * [`write_native`], [`write_head_major`], [`convert`]: atomic, streaming writers;
+//! * [`Cartridge::capture`]: from a sequence of the engine into a file; [`write_native`], [`write_head_major`],
+//!   [`convert`]: the atomic, streaming writers;
 //! * [`import_parts`]: keys and values trained elsewhere, joined into a cartridge;
 //! * [`diff`]: two cartridges compared field by field and value by value;
 //! * [`diagnose`]: where two KV prefixes depart, and the likely cause;

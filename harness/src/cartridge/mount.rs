@@ -1,9 +1,12 @@
 //! Between cartridges and the engine.
 
-use super::{Cartridge, CartridgeError, CartridgeState, ModelLock, RopeType, Rounding};
+use super::{
+    Cartridge, CartridgeError, CartridgeState, ModelLock, Overwrite, Provenance, RopeType, Rounding, write_native,
+};
 use bitnet_rs::gguf::RopeKind;
-use bitnet_rs::{Context, Model, SeqId, engine_info};
+use bitnet_rs::{Context, Model, SeqId, TokenId, engine_info};
 use std::ops::ControlFlow;
+use std::path::Path;
 
 impl ModelLock {
     /// The lock of a loaded model.
@@ -44,6 +47,30 @@ impl ModelLock {
 }
 
 impl Cartridge {
+    /// Captures what a sequence holds (`llama_state_seq_get_data`) into a native file and opens it.
+    ///
+    /// `tokens` are the ids that were decoded into the sequence, from its first position on. Beside the engine's own
+    /// memory there is one copy of the state, from which the file is streamed; the result maps the file.
+    ///
+    /// # Errors
+    /// [`CartridgeError::Engine`] for an empty sequence or a failed capture, and those of [`write_native`] and
+    /// [`Cartridge::open`].
+    pub fn capture(
+        path: impl AsRef<Path>,
+        context: &mut Context,
+        seq: SeqId,
+        tokens: &[TokenId],
+        model: &ModelLock,
+        provenance: &Provenance,
+        overwrite: Overwrite,
+    ) -> Result<Cartridge, CartridgeError> {
+        let path = path.as_ref();
+        let state = context.save(seq)?;
+        let ids: Vec<i32> = tokens.iter().map(|t| t.get()).collect();
+        write_native(path, &state.blob(), &ids, model, provenance, overwrite)?;
+        Cartridge::open(path)
+    }
+
     /// Mounts the cartridge into an empty sequence: lock, fit, restore.
     ///
     /// Decoding goes on at [`Cartridge::next_position`]. Where the file holds the engine's blob

@@ -4,9 +4,9 @@ use super::convert::{Rounding, Scratch, Source, Transcriber};
 use super::file::{Name, dtype_of};
 use super::hash::{Digest, HashAlgorithm, tokens_hash};
 use super::values::Order;
-use super::{AtomicFile, CartridgeError, FORMAT, HEADER_LIMIT, Layout, ModelLock, Overwrite};
+use super::{AtomicFile, Cartridge, CartridgeError, FORMAT, HEADER_LIMIT, Layout, ModelLock, Overwrite};
 use bitnet_rs::state::{BlobLayout, KvTensor, KvType, SegmentKind, StateBlob, StateGeometry, ValueLayout};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{self, Cursor, Seek, SeekFrom, Write};
 use std::path::Path;
 
 /// Metadata that say where a cartridge comes from; free text.
@@ -39,14 +39,45 @@ pub fn write_native(
     provenance: &Provenance,
     overwrite: Overwrite,
 ) -> Result<(), CartridgeError> {
+    let plan = native_plan(state, tokens, model, provenance)?;
+    write(path.as_ref(), overwrite, &plan, &mut AsStored(state))
+}
+
+fn native_plan(
+    state: &StateBlob<'_>,
+    tokens: &[i32],
+    model: &ModelLock,
+    provenance: &Provenance,
+) -> Result<Plan, CartridgeError> {
     let first_pos = check_state(state, tokens)?;
     let geometry = state.geometry();
     let mut metadata = base_metadata(model, provenance, Layout::Native, geometry, tokens.len(), first_pos);
     metadata.push(("v_trans".to_owned(), geometry.value_layout().v_trans().to_string()));
     metadata.push(("engine".to_owned(), model.engine.clone()));
-    let plan =
-        Plan { metadata, layout: Layout::Native, geometry: geometry.clone(), tokens: tokens.to_vec(), first_pos };
-    write(path.as_ref(), overwrite, &plan, &mut AsStored(state))
+    Ok(Plan { metadata, layout: Layout::Native, geometry: geometry.clone(), tokens: tokens.to_vec(), first_pos })
+}
+
+impl Cartridge {
+    /// A native cartridge in memory, byte for byte what [`write_native`] puts into a file; the blob is copied once.
+    ///
+    /// # Errors
+    /// As [`write_native`], but for files.
+    pub fn from_blob(
+        state: &StateBlob<'_>,
+        tokens: &[i32],
+        model: &ModelLock,
+        provenance: &Provenance,
+    ) -> Result<Cartridge, CartridgeError> {
+        let plan = native_plan(state, tokens, model, provenance)?;
+        let mut file = Cursor::new(Vec::new());
+        write_to(
+            &mut file,
+            &|source| CartridgeError::Io { path: "memory".into(), source },
+            &plan,
+            &mut AsStored(state),
+        )?;
+        Cartridge::from_bytes(file.into_inner())
+    }
 }
 
 /// Writes a captured state as a head-major cartridge, in the state's own types.
@@ -179,6 +210,18 @@ pub(super) fn write(
     plan: &Plan,
     payloads: &mut dyn Payloads,
 ) -> Result<(), CartridgeError> {
+    let mut file = AtomicFile::create(path, overwrite)?;
+    write_to(&mut file, &|source| CartridgeError::Io { path: path.to_owned(), source }, plan, payloads)?;
+    Ok(file.commit()?)
+}
+
+/// The bytes of the file. `io` says where writing failed.
+fn write_to(
+    file: &mut (impl Write + Seek),
+    io: &dyn Fn(io::Error) -> CartridgeError,
+    plan: &Plan,
+    payloads: &mut dyn Payloads,
+) -> Result<(), CartridgeError> {
     let pieces = lay_out(plan)?;
     let mut metadata = plan.metadata.clone();
     metadata.retain(|(k, _)| k != "tokens_hash" && k != "payload_hash");
@@ -195,9 +238,7 @@ pub(super) fn write(
     if placeholder.len() as u64 > HEADER_LIMIT {
         return Err(CartridgeError::MetadataTooLong { len: placeholder.len(), limit: HEADER_LIMIT });
     }
-    let mut file = AtomicFile::create(path, overwrite)?;
     let mut digests = Vec::new();
-    let io = |e| CartridgeError::Io { path: path.to_owned(), source: e };
     file.write_all(&placeholder).map_err(io)?;
     for (_, piece) in &pieces {
         match piece {
@@ -213,8 +254,7 @@ pub(super) fn write(
     let header = header_with(Digest::of_tensors(algorithm, &digests));
     debug_assert_eq!(header.len(), placeholder.len());
     file.seek(SeekFrom::Start(0)).map_err(io)?;
-    file.write_all(&header).map_err(io)?;
-    Ok(file.commit()?)
+    file.write_all(&header).map_err(io)
 }
 
 fn lay_out(plan: &Plan) -> Result<Vec<(Name, Piece)>, CartridgeError> {

@@ -321,6 +321,24 @@ fn settings_of_native_files_are_checked_by_name() {
 }
 
 #[test]
+fn a_cartridge_made_in_memory_is_the_file() {
+    for g in [
+        geometry(KvType::F16, KvType::F16, ValueLayout::Rows),
+        geometry(KvType::F32, KvType::F16, ValueLayout::Transposed),
+    ] {
+        let s = state(&g, &[4, 5, 6], 3);
+        let c = Cartridge::from_blob(&s.blob(), &[9, 8, 7], &model(), &Provenance::default()).unwrap();
+        let file = Cartridge::from_bytes(native(&s, &[9, 8, 7])).unwrap();
+        assert_eq!(c.metadata(), file.metadata());
+        assert_eq!(c.to_blob().unwrap().blob().as_bytes(), s.blob().as_bytes());
+        c.validate(Level::Full).unwrap();
+    }
+    let s = state(&geometry(KvType::F16, KvType::F16, ValueLayout::Rows), &[0, 1], 1);
+    let e = Cartridge::from_blob(&s.blob(), &[1], &model(), &Provenance::default()).unwrap_err();
+    assert!(matches!(e, CartridgeError::TokenCount { tokens: 1, cells: 2 }), "{e}");
+}
+
+#[test]
 fn existing_files_are_kept_unless_told_otherwise() {
     let g = geometry(KvType::F16, KvType::F16, ValueLayout::Rows);
     let s = state(&g, &[0], 1);
