@@ -170,7 +170,18 @@ impl Sampler {
             selected: -1,
             sorted: false,
         };
-        for sampler in &self.chain {
+        for (i, sampler) in self.chain.iter().enumerate() {
+            // The last but one, softmax, sorts what is not sorted yet, which on a vocabulary of 128k takes as long as a
+            // layer. All that it and the choice need of the order is the largest logit in front.
+            if !self.greedy && i + 2 == self.chain.len() && !array.sorted {
+                let live = self.candidates.get_mut(..array.size).unwrap_or_default();
+                if let Some(largest) = (0..live.len()).reduce(|a, b| if live[b].logit > live[a].logit { b } else { a })
+                {
+                    live.swap(0, largest);
+                    array.sorted = true;
+                }
+                array.data = self.candidates.as_mut_ptr();
+            }
             status::checked("llama_sampler_apply", |st| {
                 // SAFETY: the array points at `size` initialised candidates owned by self; samplers shrink size
                 // or reorder, never grow.

@@ -189,3 +189,29 @@ fn samplers() {
     logits[9] = f32::NAN;
     assert!(sampler.sample(&logits, None).is_err());
 }
+
+/// Without top-k and top-p nothing is sorted; the largest logit is not the first candidate here.
+#[test]
+fn choices_follow_the_softmax() {
+    let model = models::tiny();
+    let mut logits = vec![f32::NEG_INFINITY; model.n_vocab() as usize];
+    let shares = [(11, 0.1f32), (5, 0.2), (30, 0.4), (8, 0.3)];
+    for (id, share) in shares {
+        // At temperature 2 the logits are halved.
+        logits[id] = 2.0 * share.ln();
+    }
+    for min_p in [0.0, 0.01] {
+        let params = SamplingParams { temperature: 2.0, min_p, seed: 3, ..Default::default() };
+        let mut sampler = Sampler::new(&model, &params).unwrap();
+        let n = 20_000;
+        let mut counts = vec![0u32; logits.len()];
+        for _ in 0..n {
+            counts[sampler.sample(&logits, None).unwrap().index()] += 1;
+        }
+        for (id, share) in shares {
+            let (found, expected) = (f64::from(counts[id]), f64::from(n) * f64::from(share));
+            let deviation = (f64::from(n) * f64::from(share) * f64::from(1.0 - share)).sqrt();
+            assert!((found - expected).abs() < 4.0 * deviation, "{id}: {found} of {expected}");
+        }
+    }
+}

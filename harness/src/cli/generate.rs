@@ -15,7 +15,9 @@ use super::CliError;
 use super::output::{self, TextOrJson};
 use crate::cartridge::{Cartridge, CartridgeError, Level, ModelLock, Rounding};
 use crate::exit::Exit;
-use crate::generate::{ChatTemplate, Ending, Event, GenerateError, Generator, GeneratorParams, Message, fits_context};
+use crate::generate::{
+    ChatTemplate, DraftCounts, Ending, Event, GenerateError, Generator, GeneratorParams, Message, fits_context,
+};
 use crate::input_file;
 use crate::interrupt;
 use crate::model::source::{ModelPath, ModelSource};
@@ -90,6 +92,10 @@ pub(crate) struct ModelOptions {
     /// Text that ends the output; may be repeated.
     #[arg(long)]
     stop: Vec<String>,
+    /// Guess up to N tokens by what followed the same words before, and verify them in one batch; needs --flash-attn
+    /// and temperature 0.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
+    draft_lookup: u32,
 }
 
 /// Options of `generate`.
@@ -196,7 +202,9 @@ pub(super) fn engine_error(e: GenerateError) -> CliError {
             | E::UnsupportedCpu { .. }),
         ) => CliError::Usage(e.to_string()),
         GenerateError::EmptyPrompt => CliError::Usage("the prompt is empty".into()),
-        GenerateError::NoTemplate => CliError::Usage(e.to_string()),
+        GenerateError::NoTemplate | GenerateError::DraftNeedsFlashAttention | GenerateError::DraftNeedsGreedy => {
+            CliError::Usage(e.to_string())
+        }
         GenerateError::Template(_) => CliError::Refused(e.to_string()),
         GenerateError::Engine(e @ (E::ContextFull { .. } | E::TextTooLong { .. } | E::PositionPastTraining { .. })) => {
             CliError::Usage(e.to_string())
@@ -252,6 +260,7 @@ impl Session {
         let mut context = Context::new(&model, &params).map_err(|e| engine_error(e.into()))?;
         let rounding = if options.round { Rounding::Nearest } else { Rounding::Exact };
         let mounted = options.cartridge.as_deref().map(|p| mount(&mut context, p, rounding)).transpose()?;
+        let (mounted, held) = mounted.unzip();
         let params = GeneratorParams {
             sampling: SamplingParams {
                 temperature: options.temperature,
@@ -269,6 +278,8 @@ impl Session {
                 None => None,
             },
             grammar,
+            draft_lookup: options.draft_lookup as usize,
+            draft_history: held.unwrap_or_default(),
         };
         let interrupted = cancel_on_interrupt(&context);
         Ok(Self { context, params, registry, interrupted, load_ms, mounted, _path: path })
@@ -283,7 +294,8 @@ impl Session {
     }
 }
 
-fn mount(context: &mut Context, path: &Path, rounding: Rounding) -> Result<u32, CliError> {
+/// Mounts; where decoding goes on, and the tokens that the cartridge stands for.
+fn mount(context: &mut Context, path: &Path, rounding: Rounding) -> Result<(u32, Vec<TokenId>), CliError> {
     let cartridge = Cartridge::open(path).map_err(|e| match e {
         CartridgeError::Io { source, .. } => super::input_error("--cartridge", path, source),
         e => refused("--cartridge", path, &e),
@@ -293,7 +305,8 @@ fn mount(context: &mut Context, path: &Path, rounding: Rounding) -> Result<u32, 
         .map_err(|e| CliError::Failed(e.to_string()))?;
     let mounted =
         cartridge.mount(context, SeqId::ZERO, &lock, rounding).map_err(|e| refused("--cartridge", path, &e))?;
-    Ok(mounted.next_pos)
+    let tokens = cartridge.tokens().filter_map(|id| context.model().token(id).ok()).collect();
+    Ok((mounted.next_pos, tokens))
 }
 
 /// The first Ctrl-C stops the generation; a second one before the next ends the process.
@@ -311,12 +324,13 @@ struct Output {
     prompt_tokens: usize,
     prefill_ms: f64,
     decode_ms: f64,
+    draft: DraftCounts,
 }
 
 fn generate(session: &mut Session, prompt: &[TokenId], stream: bool) -> Result<Output, CliError> {
     let started = Instant::now();
     let params = session.params.clone();
-    let generator = Generator::new(&mut session.context, SeqId::ZERO, prompt, params).map_err(engine_error)?;
+    let mut generator = Generator::new(&mut session.context, SeqId::ZERO, prompt, params).map_err(engine_error)?;
     let prefill_ms = started.elapsed().as_secs_f64() * 1e3;
     let started = Instant::now();
     let mut out = Output {
@@ -327,8 +341,9 @@ fn generate(session: &mut Session, prompt: &[TokenId], stream: bool) -> Result<O
         prompt_tokens: prompt.len(),
         prefill_ms,
         decode_ms: 0.0,
+        draft: DraftCounts::default(),
     };
-    for event in generator {
+    for event in &mut generator {
         let piece = match event.map_err(engine_error)? {
             Event::Token { id, logprob, text } => {
                 out.tokens.push((id, logprob));
@@ -345,6 +360,7 @@ fn generate(session: &mut Session, prompt: &[TokenId], stream: bool) -> Result<O
         out.text.push_str(&piece);
     }
     out.decode_ms = started.elapsed().as_secs_f64() * 1e3;
+    out.draft = generator.draft_counts();
     Ok(out)
 }
 
@@ -408,6 +424,7 @@ pub(crate) fn run(args: GenerateArgs) -> Result<Exit, CliError> {
             "load_ms": session.load_ms,
             "prefill_ms": out.prefill_ms,
             "decode_ms": out.decode_ms,
+            "draft": out.draft,
         }))?)?;
     } else {
         output::print("\n")?;

@@ -67,9 +67,9 @@ impl EngineSource {
                 ..Default::default()
             },
             max_tokens: MAX_TOKENS,
-            stop: Vec::new(),
             grammar: Some(self.grammar.clone()),
             trie: Some(self.trie.clone()),
+            ..Default::default()
         };
         let mut text = String::new();
         for event in Generator::new(&mut self.context, SeqId::ZERO, &prompt, params).map_err(failed)? {

@@ -18,12 +18,14 @@
 //! ```
 
 mod candidate_source;
+mod draft;
 mod generator;
 mod selector;
 mod template;
 pub(crate) mod template_process;
 
 pub use candidate_source::{Answers, CANDIDATE_SCHEMA, EngineSource};
+pub use draft::DraftCounts;
 pub use generator::{Ending, Event, Generator, GeneratorParams};
 pub use selector::{Selected, TokenSelector};
 pub use template::{ChatTemplate, Message};
@@ -76,6 +78,15 @@ pub enum GenerateError {
         /// Bytes of the vocabulary's longest token.
         longest: usize,
     },
+    /// Drafts are verified in batches, and only with flash attention does the cache not depend on how a batch is split.
+    #[error(
+        "prompt-lookup drafts need flash attention, since without it the cache depends on the batch: create the context \
+         with it, or draft nothing"
+    )]
+    DraftNeedsFlashAttention,
+    /// A draft is verified by comparing it with the one token that greedy choice takes.
+    #[error("prompt-lookup drafts need greedy choice: temperature 0 and no repeat penalty, or draft nothing")]
+    DraftNeedsGreedy,
     /// The prompt is empty.
     #[error("empty prompt")]
     EmptyPrompt,

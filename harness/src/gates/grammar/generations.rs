@@ -347,43 +347,56 @@ pub fn run(
     let asked: Vec<(usize, usize)> =
         subjects.iter().enumerate().flat_map(|(s, subject)| (0..subject.prompts.len()).map(move |p| (s, p))).collect();
     let next_asked = AtomicUsize::new(0);
-    let (send, receive) = channel();
+    let says = |threads: u32, send: &Sender<Outcome>| {
+        let next = &mut || asked.get(next_asked.fetch_add(1, Ordering::Relaxed)).copied();
+        by_model(model, subjects, plan, threads, &trie, next, send)
+    };
     let mut tally = Tally::default();
-    std::thread::scope(|scope| -> Result<(), GateError> {
-        let workers: Vec<_> = (0..threads.max(1))
-            .map(|worker| {
-                let (send, trie, jobs, next) = (send.clone(), &trie, &jobs, &next);
-                let (asked, next_asked) = (&asked, &next_asked);
-                scope.spawn(move || -> Result<(), GateError> {
-                    if worker == 0 || !plan.whole_machine {
-                        let threads = if plan.whole_machine { threads } else { 1 };
-                        let prompt = &mut || asked.get(next_asked.fetch_add(1, Ordering::Relaxed)).copied();
-                        by_model(model, subjects, plan, threads, trie, prompt, &send)?;
-                    }
-                    adversarial(
-                        model,
-                        subjects,
-                        plan,
-                        trie,
-                        &mut || jobs.get(next.fetch_add(1, Ordering::Relaxed)).copied(),
-                        &send,
-                    )
-                })
+    let mut add = |outcome: &Outcome| {
+        tally.add(outcome);
+        if let Some(subject) = subjects.get(outcome.subject) {
+            hear(outcome, subject);
+        }
+    };
+    if plan.whole_machine {
+        // Alone: the engine's threads wait for each other by spinning, and a third one on two cores makes each step
+        // many times as long.
+        on_workers(1, &|send| says(threads, send), &mut add)?;
+    }
+    on_workers(
+        threads.max(1),
+        &|send| {
+            if !plan.whole_machine {
+                says(1, send)?;
+            }
+            let next = &mut || jobs.get(next.fetch_add(1, Ordering::Relaxed)).copied();
+            adversarial(model, subjects, plan, &trie, next, send)
+        },
+        &mut add,
+    )?;
+    Ok(tally)
+}
+
+/// Runs `work` on `n` threads and hears of their outcomes on this one.
+fn on_workers(
+    n: u32,
+    work: &(dyn Fn(&Sender<Outcome>) -> Result<(), GateError> + Sync),
+    hear: &mut dyn FnMut(&Outcome),
+) -> Result<(), GateError> {
+    let (send, receive) = channel();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..n)
+            .map(|_| {
+                let send = send.clone();
+                scope.spawn(move || work(&send))
             })
             .collect();
         drop(send);
-        for outcome in receive {
-            tally.add(&outcome);
-            if let Some(subject) = subjects.get(outcome.subject) {
-                hear(&outcome, subject);
-            }
-        }
-        for worker in workers {
-            worker.join().map_err(|_| GateError::Other("a worker panicked".into()))??;
-        }
-        Ok(())
-    })?;
-    Ok(tally)
+        receive.iter().for_each(|outcome| hear(&outcome));
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().map_err(|_| GateError::Other("a worker panicked".into()))?)
+    })
 }
 
 /// Seeds that say what they are for: the place in the plan.
