@@ -79,6 +79,7 @@ fn what_cannot_be_measured_is_refused_by_name() {
         (&["bench", "--save-profile", "x"], "--sweep"),
         (&["bench", "cartridge", "-p", "1025"], "--n-prompt = 1025"),
         (&["bench", "cartridge", "-p", "0"], "--n-prompt = 0"),
+        (&["bench", "bandwidth", "-n", "0"], "--n-gen = 0"),
         (&["bench", "grammar", "--max-tokens", "5000"], "--max-tokens = 5000"),
         (&["bench", "grammar", "--grammar", "no-such-file"], "no-such-file"),
     ] {
@@ -128,6 +129,22 @@ fn a_cartridge_is_measured_against_prefill_read_and_restore() {
     // Quantized keys have no head-major form.
     let report = json(&["bench", "cartridge", "-p", "8", "-t", "1", "-r", "1", "--type-k", "q8_0"]);
     assert!(report["rows"][0]["convert_ms"].is_null() && report["rows"][0]["mount_head_major_ms"].is_null());
+}
+
+#[test]
+fn decoding_is_measured_against_plain_reading() {
+    let report = json(&["bench", "bandwidth", "-n", "8", "-t", "1", "-r", "2"]);
+    assert_eq!(report["kind"], "bandwidth");
+    let row = &report["rows"][0];
+    check_samples(&row["read_gb_per_second"], 2);
+    check_samples(&row["tokens_per_second"], 2);
+    // The embedding is the output matrix: every tensor of the embedded file is read.
+    let inspection = json(&["model", "inspect"]);
+    assert_eq!(row["bytes_per_token"], inspection["file"]["tensor_bytes"]);
+    let number = |v: &serde_json::Value| v.as_f64().unwrap();
+    let decode = number(&row["tokens_per_second"]["median"]) * number(&row["bytes_per_token"]) / 1e9;
+    assert!((number(&row["decode_gb_per_second"]) / decode - 1.0).abs() < 1e-9);
+    assert!((number(&row["share"]) * number(&row["read_gb_per_second"]["median"]) / decode - 1.0).abs() < 1e-9);
 }
 
 #[test]

@@ -1,9 +1,10 @@
-//! Measurements: tokens per second, cartridges against prefill, grammar masks against decoding.
+//! Measurements: tokens per second, memory bandwidth, cartridges against prefill, grammar masks against decoding.
 //!
 //! Everything that is compared is measured in one process, in rounds that begin at another candidate each time, so that
 //! a machine that slows down meanwhile slows all of them. Raw samples are kept. `docs/formats/bench.md` describes the
 //! JSON, `docs/how-to/bench.md` the commands.
 
+pub mod bandwidth;
 pub mod cartridge;
 pub mod grammar;
 pub mod memory;

@@ -45,7 +45,7 @@ enum Form {
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "Examples:\n  harness bench -p 512 -n 128 -t 1,2\n  harness bench --sweep --save-profile\n  harness bench cartridge --model m.gguf\n  harness bench grammar\n\nTokens per second as llama-bench counts them. docs/how-to/bench.md explains the figures and the profile."
+    after_help = "Examples:\n  harness bench -p 512 -n 128 -t 1,2\n  harness bench --sweep --save-profile\n  harness bench cartridge --model m.gguf\n  harness bench grammar\n  harness bench bandwidth -t 1,2\n\nTokens per second as llama-bench counts them. docs/how-to/bench.md explains the figures and the profile."
 )]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
@@ -60,6 +60,8 @@ enum BenchCommand {
     Cartridge(CartridgeArgs),
     /// Grammar masks against decoding.
     Grammar(GrammarArgs),
+    /// What decoding reads per second against what the machine can read.
+    Bandwidth(BandwidthArgs),
 }
 
 #[derive(Debug, Args)]
@@ -171,6 +173,22 @@ struct GrammarArgs {
     /// Seed of the random choice.
     #[arg(long, default_value_t = 0)]
     seed: u32,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  harness bench bandwidth --model m.gguf -t 1,2")]
+struct BandwidthArgs {
+    #[command(flatten)]
+    on: On,
+    /// Thread counts; clamped to the CPUs that this process may use. Default: all of those.
+    #[arg(short, long, value_name = "LIST", value_delimiter = ',')]
+    threads: Vec<u32>,
+    /// Decoded tokens of a run.
+    #[arg(short = 'n', long, default_value_t = 64)]
+    n_gen: u32,
+    /// Timed runs.
+    #[arg(short, long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repetitions: u32,
 }
 
 fn bench_error(e: BenchError) -> CliError {
@@ -309,6 +327,7 @@ pub(crate) fn run(args: BenchArgs) -> Result<Exit, CliError> {
         None => speed(args.speed),
         Some(BenchCommand::Cartridge(args)) => cartridge(args),
         Some(BenchCommand::Grammar(args)) => grammar(args),
+        Some(BenchCommand::Bandwidth(args)) => bandwidth(args),
     }
 }
 
@@ -332,13 +351,7 @@ fn speed_table(rows: &[SpeedRow]) -> Table {
 }
 
 fn speed(args: SpeedArgs) -> Result<Exit, CliError> {
-    let mut threads = Vec::new();
-    for &t in &args.threads {
-        threads.push(super::gates::threads(Some(t))?);
-    }
-    if threads.is_empty() {
-        threads.push(super::gates::threads(None)?);
-    }
+    let threads = thread_list(&args.threads)?;
     let options = SpeedOptions {
         n_prompt: args.n_prompt,
         n_gen: args.n_gen,
@@ -527,5 +540,26 @@ fn grammar(args: GrammarArgs) -> Result<Exit, CliError> {
     ];
     let body = json!({"kind": "grammar", "grammar": name, "threads": threads, "row": row});
     subject.finish(args.on.format, threads, &[("", bench::grammar::table(&row))], &notes, body)?;
+    Ok(Exit::Success)
+}
+
+/// The thread counts asked for, else all CPUs.
+fn thread_list(asked: &[u32]) -> Result<Vec<u32>, CliError> {
+    match asked {
+        [] => Ok(vec![super::gates::threads(None)?]),
+        _ => asked.iter().map(|&t| super::gates::threads(Some(t))).collect(),
+    }
+}
+
+fn bandwidth(args: BandwidthArgs) -> Result<Exit, CliError> {
+    let threads = thread_list(&args.threads)?;
+    let subject = Subject::load(&args.on)?;
+    let options = bench::bandwidth::BandwidthOptions { threads, n_gen: args.n_gen, repetitions: args.repetitions };
+    let rows =
+        bench::bandwidth::measure(&subject.model, &options, &mut subject.say(), &subject.stop).map_err(bench_error)?;
+    let most = options.threads.iter().copied().max().unwrap_or(1);
+    let body = json!({"kind": "bandwidth", "n_gen": args.n_gen, "repetitions": args.repetitions, "rows": rows});
+    let notes = ["read: one pass over 512 MiB, all threads together; decoding reads its weights once per token".into()];
+    subject.finish(args.on.format, most, &[("", bench::bandwidth::table(&rows))], &notes, body)?;
     Ok(Exit::Success)
 }

@@ -113,6 +113,9 @@ struct RecordArgs {
 struct InspectArgs {
     /// The file; without it the embedded model.
     file: Option<PathBuf>,
+    /// The same, spelt as elsewhere.
+    #[arg(long, value_name = "GGUF", conflicts_with = "file")]
+    model: Option<PathBuf>,
     /// Context to compute memory for, in tokens.
     #[arg(long)]
     n_ctx: Option<u32>,
@@ -140,7 +143,7 @@ struct InspectArgs {
 }
 
 fn inspect(args: InspectArgs) -> Result<Exit, CliError> {
-    let source = ModelSource::from_option(args.file);
+    let source = ModelSource::from_option(args.file.or(args.model));
     let path = super::model_path(&source)?;
     let refused = |e| super::model_error(&source, e);
     let file = GgufFile::open(path.as_path(), &Limits::default()).map_err(refused)?;

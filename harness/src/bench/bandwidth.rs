@@ -1,0 +1,153 @@
+//! What decoding reads per second, against what the machine can read.
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use bitnet_rs::{Batch, Context, ContextParams, Model, Pos, SeqId};
+use serde::Serialize;
+
+use super::table::Table;
+use super::{BenchError, Samples, ordinary_tokens};
+
+/// Bytes that all threads read together in one pass: many times the largest cache of a desktop or server CPU.
+const BUFFER: usize = 512 << 20;
+/// Values that are summed side by side, so that the compiler may use the widest loads it has.
+const LANES: usize = 32;
+
+/// What to measure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BandwidthOptions {
+    /// Thread counts.
+    pub threads: Vec<u32>,
+    /// Decoded tokens of a run.
+    pub n_gen: u32,
+    /// Timed runs.
+    pub repetitions: u32,
+}
+
+/// One thread count.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BandwidthRow {
+    /// Threads.
+    pub threads: u32,
+    /// Bytes of weights that each token reads.
+    pub bytes_per_token: u64,
+    /// Plain sequential reading of memory, 10⁹ bytes per second.
+    pub read_gb_per_second: Samples,
+    /// Decoding, tokens per second.
+    pub tokens_per_second: Samples,
+    /// Weights that decoding reads, 10⁹ bytes per second, at the median.
+    pub decode_gb_per_second: f64,
+    /// Of what plain reading reaches.
+    pub share: f64,
+}
+
+/// Bytes of the weights that one token reads: all but an embedding that is only looked up.
+fn bytes_per_token(model: &Model) -> u64 {
+    let gguf = model.file().gguf();
+    let only_looked_up = gguf.tensor("output.weight").and_then(|_| gguf.tensor("token_embd.weight"));
+    gguf.tensor_bytes() - only_looked_up.map_or(0, |t| t.size())
+}
+
+/// Reads all parts at once, each on its own thread; seconds of the slowest.
+fn read(parts: &[Vec<u64>]) -> f64 {
+    let start = Barrier::new(parts.len());
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = parts
+            .iter()
+            .map(|part| {
+                let start = &start;
+                scope.spawn(move || {
+                    start.wait();
+                    let started = Instant::now();
+                    let mut sums = [0u64; LANES];
+                    for chunk in part.chunks_exact(LANES) {
+                        for (sum, x) in sums.iter_mut().zip(chunk) {
+                            *sum = sum.wrapping_add(*x);
+                        }
+                    }
+                    black_box(sums);
+                    started.elapsed().as_secs_f64()
+                })
+            })
+            .collect();
+        // A panicked worker has measured nothing.
+        workers.into_iter().map(|w| w.join().unwrap_or(f64::NAN)).fold(0.0, f64::max)
+    })
+}
+
+/// Measures every thread count; reading and decoding take turns.
+///
+/// # Errors
+/// [`BenchError::Option`] for a length that the model cannot hold, and whatever fails.
+pub fn measure(
+    model: &Model,
+    options: &BandwidthOptions,
+    progress: &mut dyn FnMut(&str),
+    stop: &AtomicBool,
+) -> Result<Vec<BandwidthRow>, BenchError> {
+    let n_ctx_train = model.info().hyperparameters().n_ctx_train;
+    if options.n_gen == 0 || options.n_gen > n_ctx_train {
+        let limit = format!("1 to {n_ctx_train}, the model's context");
+        return Err(BenchError::Option { field: "n-gen", value: options.n_gen.to_string(), limit });
+    }
+    let tokens = ordinary_tokens(model, options.n_gen as usize)?;
+    let mut rows = Vec::new();
+    for &threads in &options.threads {
+        let words = BUFFER / size_of::<u64>() / threads.max(1) as usize;
+        // Not zeros: pages that were never written are all the same one.
+        let parts: Vec<Vec<u64>> = (1..=u64::from(threads.max(1))).map(|i| vec![i; words]).collect();
+        let bytes = (words * size_of::<u64>() * parts.len()) as f64;
+        let params = ContextParams { n_ctx: options.n_gen, n_threads: threads, ..Default::default() };
+        let mut context = Context::new(model, &params)?;
+        let (mut speeds, mut reads) = (Vec::new(), Vec::new());
+        // The first round warms and is not counted.
+        for round in 0..=options.repetitions {
+            progress(&format!("{threads} threads, run {round} of {}", options.repetitions));
+            let seconds = read(&parts);
+            context.clear()?;
+            let started = Instant::now();
+            for (i, &token) in (0i32..).zip(&tokens) {
+                if stop.load(Ordering::Relaxed) {
+                    return Err(BenchError::Interrupted);
+                }
+                context.decode(&Batch::prompt(&[token], Pos::new(i)?, SeqId::ZERO)?)?;
+            }
+            if round > 0 {
+                reads.push(bytes / 1e9 / seconds);
+                speeds.push(tokens.len() as f64 / started.elapsed().as_secs_f64());
+            }
+        }
+        let samples = |s, what: &str| Samples::of(s).ok_or_else(|| BenchError::NoTime(what.into()));
+        let (read_gb_per_second, tokens_per_second) = (samples(reads, "reading")?, samples(speeds, "decoding")?);
+        let bytes_per_token = bytes_per_token(model);
+        let decode_gb_per_second = tokens_per_second.median * bytes_per_token as f64 / 1e9;
+        rows.push(BandwidthRow {
+            threads: context.params().n_threads,
+            bytes_per_token,
+            share: decode_gb_per_second / read_gb_per_second.median,
+            read_gb_per_second,
+            tokens_per_second,
+            decode_gb_per_second,
+        });
+    }
+    Ok(rows)
+}
+
+/// The table of a run.
+pub fn table(rows: &[BandwidthRow]) -> Table {
+    let mut table = Table::new(["threads", "decode t/s", "MB/token", "decode GB/s", "read GB/s", "share"]);
+    for r in rows {
+        table.row([
+            r.threads.to_string(),
+            r.tokens_per_second.text(2),
+            format!("{:.1}", r.bytes_per_token as f64 / 1e6),
+            format!("{:.1}", r.decode_gb_per_second),
+            r.read_gb_per_second.text(1),
+            format!("{:.0} %", r.share * 100.0),
+        ]);
+    }
+    table
+}
