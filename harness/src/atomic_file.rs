@@ -84,9 +84,7 @@ impl AtomicFile {
     pub fn create(path: impl Into<PathBuf>, overwrite: Overwrite) -> Result<Self, AtomicFileError> {
         let path = path.into();
         check_target(&path, overwrite)?;
-        let Some(name) = path.file_name() else {
-            return Err(AtomicFileError::NotAFile { path, found: "no file name" });
-        };
+        let name = path.file_name().unwrap_or_default();
         let mut prefix = std::ffi::OsString::from(".");
         // The longest name that a file system takes is 255 bytes; a longer one fails at the rename anyway.
         prefix.push(if name.len() <= 200 { name } else { std::ffi::OsStr::new("output") });
@@ -162,7 +160,10 @@ pub fn write<T, E: From<AtomicFileError>>(
 }
 
 /// Refuses a target that must not be replaced; asked before the work, and again at the end.
-fn check_target(path: &Path, overwrite: Overwrite) -> Result<(), AtomicFileError> {
+pub(crate) fn check_target(path: &Path, overwrite: Overwrite) -> Result<(), AtomicFileError> {
+    if path.file_name().is_none() {
+        return Err(AtomicFileError::NotAFile { path: path.to_owned(), found: "no file name" });
+    }
     // `a/b/` names a folder, whatever stands there; Path drops the slash.
     if path.as_os_str().as_encoded_bytes().ends_with(b"/") {
         return Err(AtomicFileError::NotAFile { path: path.to_owned(), found: "a folder's name" });

@@ -194,8 +194,12 @@ fn a_checkpoint_is_converted_to_every_type() {
         let (code, _, err) = run(&args);
         assert!(code == 2 && err.contains("--force"), "{err}");
     }
-    let (code, _, err) = run(&["model", "convert", folder.path().to_str().unwrap(), "--out", "/nowhere/x"]);
+    let convert = |out: &str| run(&["model", "convert", folder.path().to_str().unwrap(), "--out", out]);
+    let (code, _, err) = convert(folder.path().join("x").to_str().unwrap());
     assert!(code == 4 && err.contains("config.json"), "{err}");
+    // Where the result goes is asked before the work.
+    let (code, _, err) = convert("/nowhere/x");
+    assert!(code == 2 && err.contains("/nowhere/x"), "{err}");
 }
 
 #[test]

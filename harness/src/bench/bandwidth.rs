@@ -51,6 +51,17 @@ fn bytes_per_token(model: &Model) -> u64 {
     gguf.tensor_bytes() - only_looked_up.map_or(0, |t| t.size())
 }
 
+/// `words` times `value`; an error where there is no memory for them.
+fn filled(words: usize, value: u64) -> Result<Vec<u64>, BenchError> {
+    let mut part = Vec::new();
+    part.try_reserve_exact(words).map_err(|e| BenchError::Io {
+        what: format!("{} bytes to read", words * size_of::<u64>()),
+        source: std::io::Error::new(std::io::ErrorKind::OutOfMemory, e),
+    })?;
+    part.resize(words, value);
+    Ok(part)
+}
+
 /// Reads all parts at once, each on its own thread; seconds of the slowest.
 fn read(parts: &[Vec<u64>]) -> f64 {
     let start = Barrier::new(parts.len());
@@ -98,7 +109,7 @@ pub fn measure(
     for &threads in &options.threads {
         let words = BUFFER / size_of::<u64>() / threads.max(1) as usize;
         // Not zeros: pages that were never written are all the same one.
-        let parts: Vec<Vec<u64>> = (1..=u64::from(threads.max(1))).map(|i| vec![i; words]).collect();
+        let parts = (1..=u64::from(threads.max(1))).map(|i| filled(words, i)).collect::<Result<Vec<_>, _>>()?;
         let bytes = (words * size_of::<u64>() * parts.len()) as f64;
         let params = ContextParams { n_ctx: options.n_gen, n_threads: threads, ..Default::default() };
         let mut context = Context::new(model, &params)?;

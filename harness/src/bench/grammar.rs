@@ -134,6 +134,9 @@ fn row(
     let (masks, accepts, decodes) = (sum(&first) + sum(&later), sum(&accept), sum(&decode));
     let tokens = accept.len() as u32;
     let samples = |v, what: &str| Samples::of(v).ok_or_else(|| BenchError::NoTime(what.to_owned()));
+    if decode.is_empty() {
+        return Err(BenchError::Grammar("every output ended with its first token, so nothing was decoded".into()));
+    }
     if decodes <= 0.0 {
         return Err(BenchError::NoTime("decode".into()));
     }

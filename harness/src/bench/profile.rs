@@ -5,13 +5,13 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
 
 use super::speed::Best;
+use crate::input_file::{self, InputFileError};
 
 /// `format` of the files that this program writes.
 pub const FORMAT: &str = "bitnet-harness.profile/1";
@@ -153,19 +153,13 @@ impl Profile {
     /// # Errors
     /// [`ProfileError::Io`], [`ProfileError::Content`].
     pub fn read(path: &Path) -> Result<Self, ProfileError> {
-        let io = |source| ProfileError::Io { path: path.to_owned(), source };
         let content = |reason: String| ProfileError::Content { path: path.to_owned(), reason };
-        let mut text = String::new();
-        let file = fs::File::open(path).map_err(io)?;
-        if !file.metadata().map_err(io)?.is_file() {
-            return Err(content("not a file".into()));
-        }
-        match file.take(MAX_BYTES + 1).read_to_string(&mut text) {
-            Err(e) if e.kind() == std::io::ErrorKind::InvalidData => return Err(content("not text".into())),
-            Err(e) => return Err(io(e)),
-            Ok(n) if n as u64 > MAX_BYTES => return Err(content(format!("more than {MAX_BYTES} bytes"))),
-            Ok(_) => {}
-        }
+        let text = input_file::read_text(path, MAX_BYTES).map_err(|e| match e {
+            InputFileError::Open(source) | InputFileError::Read(source) => {
+                ProfileError::Io { path: path.to_owned(), source }
+            }
+            other => content(other.to_string()),
+        })?;
         Self::parse(&text).map_err(content)
     }
 

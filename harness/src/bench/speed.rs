@@ -71,7 +71,34 @@ impl SpeedCase {
     }
 }
 
+/// Most rows of one measurement. Lists of a few hundred values each would make billions.
+pub const MAX_ROWS: usize = 1000;
+
 impl SpeedOptions {
+    /// Refuses more than [`MAX_ROWS`] rows before they are made.
+    ///
+    /// # Errors
+    /// [`BenchError::Option`].
+    pub fn check_rows(&self) -> Result<(), BenchError> {
+        let tests = self.n_prompt.len().saturating_add(self.n_gen.len());
+        let lists = [tests, self.threads.len(), self.n_batch.len(), self.n_ubatch.len()];
+        let rows = lists.into_iter().fold(1, usize::saturating_mul);
+        if rows <= MAX_ROWS {
+            return Ok(());
+        }
+        let limit = format!("with the other lists it makes {rows} rows; at most {MAX_ROWS} are measured");
+        let (n, field) = [
+            (tests, "n-prompt"),
+            (self.threads.len(), "threads"),
+            (self.n_batch.len(), "batch-size"),
+            (self.n_ubatch.len(), "ubatch-size"),
+        ]
+        .into_iter()
+        .max_by_key(|list| list.0)
+        .unwrap_or((tests, "n-prompt"));
+        Err(BenchError::Option { field, value: format!("a list of {n}"), limit })
+    }
+
     /// The rows in the order of llama-bench: for each setting prompts first, then decoding. Equal rows occur once.
     pub fn cases(&self) -> Vec<SpeedCase> {
         let mut cases: Vec<SpeedCase> = Vec::new();
@@ -300,6 +327,12 @@ mod tests {
         };
         let names: Vec<String> = options.cases().iter().map(|c| format!("{} {}", c.name(), c.threads)).collect();
         assert_eq!(names, ["pp512 1", "tg128 1", "pp512 2", "tg128 2"]);
+        assert!(options.check_rows().is_ok());
+        let many = vec![1; 10_000];
+        let all =
+            SpeedOptions { n_prompt: many.clone(), threads: many.clone(), n_batch: many.clone(), ..options.clone() };
+        let refused = SpeedOptions { n_ubatch: many, ..all }.check_rows().unwrap_err().to_string();
+        assert!(refused.contains("a list of 10002") && refused.contains("at most 1000"), "{refused}");
         let none = SpeedOptions { n_prompt: vec![0], n_gen: vec![], ..options };
         assert!(none.cases().is_empty());
     }

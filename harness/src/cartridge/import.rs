@@ -1,10 +1,11 @@
 //! Keys and values trained elsewhere.
 
 use super::container::{Container, Dtype, Tensor};
+use super::values::{Extents, Order};
 use super::write::{Payloads, Plan, base_metadata, write};
 use super::{CartridgeError, Layout, ModelLock, Overwrite, Provenance, RopeType};
 use bitnet_rs::mapped::MappedFile;
-use bitnet_rs::state::{KvTensor, KvType, LayerGeometry, StateGeometry, ValueLayout};
+use bitnet_rs::state::{KvTensor, KvType, LayerGeometry, NonFinite, StateGeometry, ValueLayout, first_non_finite};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -35,8 +36,8 @@ enum Part {
 ///
 /// # Errors
 /// [`CartridgeError::Container`] (a pickle is refused by its first bytes),
-/// [`CartridgeError::Import`] for parts that do not fit each other or the model, and the errors
-/// of writing.
+/// [`CartridgeError::Import`] for parts that do not fit each other or the model,
+/// [`CartridgeError::NonFinite`], and the errors of writing.
 pub fn import_parts(
     parts: impl AsRef<Path>,
     tokens: Option<&[i32]>,
@@ -50,22 +51,22 @@ pub fn import_parts(
     let container = Container::parse(&file)?;
     let cache = Cache::sort_out(container.tensors, model)?;
     let p = cache.cells;
+    // Before anything of that size is made: a file with holes claims as many cells as it likes.
+    let cells = u32::try_from(p)
+        .ok()
+        .filter(|&p| p > 0 && p <= model.n_ctx_train)
+        .ok_or_else(|| import(format!("{p} cells; the model's n_ctx_train is {}", model.n_ctx_train)))?;
     let tokens = match tokens {
         Some(tokens) if tokens.len() as u64 != p => {
             return Err(import(format!("{} tokens were given for {p} cells", tokens.len())));
         }
         Some(tokens) => tokens.to_vec(),
-        // p cells have tensors of more than p bytes in the file.
-        None => vec![-1; p as usize],
+        None => vec![-1; cells as usize],
     };
     if let Some(index) = tokens.iter().position(|t| *t < -1) {
         return Err(CartridgeError::Token { index, found: tokens[index] });
     }
     let layer = LayerGeometry { n_head_kv: model.n_head_kv, head_dim_k: model.head_dim, head_dim_v: model.head_dim };
-    let cells = u32::try_from(p)
-        .ok()
-        .filter(|&p| p > 0 && p <= model.n_ctx_train)
-        .ok_or_else(|| import(format!("{p} cells; the model's n_ctx_train is {}", model.n_ctx_train)))?;
     let geometry = StateGeometry::new(
         vec![layer; cache.layers],
         cache.type_k,
@@ -81,34 +82,47 @@ pub fn import_parts(
         }
     }
     let plan = Plan { metadata, layout: Layout::HeadMajor, geometry, tokens, first_pos: 0 };
-    let heads = model.n_head_kv as usize;
-    write(path.as_ref(), overwrite, &plan, &mut Joined { cache: &cache, file: &file, heads, joined: Vec::new() })
+    let extents = Extents { heads: model.n_head_kv as usize, cells: cells as usize, dim: model.head_dim as usize };
+    write(path.as_ref(), overwrite, &plan, &mut Joined { cache: &cache, file: &file, extents, joined: Vec::new() })
 }
 
 /// Frozen and trained cells of each head, one behind the other.
 struct Joined<'a> {
     cache: &'a Cache,
     file: &'a [u8],
-    heads: usize,
+    extents: Extents,
     joined: Vec<u8>,
 }
 
-impl Payloads for Joined<'_> {
-    fn payload(&mut self, layer: usize, tensor: KvTensor) -> Result<&[u8], CartridgeError> {
+impl Joined<'_> {
+    fn join(&mut self, layer: usize, tensor: KvTensor) -> &[u8] {
         let file = self.file;
         let part = |part| self.cache.tensors.get(&(layer, tensor, part)).map(|t| &file[t.range.clone()]);
         let trainable = part(Part::Trainable).unwrap_or_default();
         let Some(frozen) = part(Part::Frozen).filter(|f| !f.is_empty()) else {
-            return Ok(trainable);
+            return trainable;
         };
         self.joined.clear();
-        for head in 0..self.heads {
+        for head in 0..self.extents.heads {
             for part in [frozen, trainable] {
-                let bytes = part.len() / self.heads;
+                let bytes = part.len() / self.extents.heads;
                 self.joined.extend_from_slice(&part[head * bytes..(head + 1) * bytes]);
             }
         }
-        Ok(&self.joined)
+        &self.joined
+    }
+}
+
+impl Payloads for Joined<'_> {
+    /// Refused here and not only when the cartridge is mounted: a training that diverged is noticed where it is brought
+    /// in.
+    fn payload(&mut self, layer: usize, tensor: KvTensor) -> Result<&[u8], CartridgeError> {
+        let (extents, kv_type) = (self.extents, self.cache.kv_type(tensor));
+        let bytes = self.join(layer, tensor);
+        let Some((index, bits)) = first_non_finite(kv_type, bytes) else { return Ok(bytes) };
+        let (head, cell, channel) = extents.place(Order::HeadMajor, index);
+        let (head, channel, position) = (head as u32, channel as u32, cell as i32);
+        Err(NonFinite { layer, tensor, head, channel, position, bits }.into())
     }
 }
 
@@ -121,6 +135,13 @@ struct Cache {
 }
 
 impl Cache {
+    fn kv_type(&self, tensor: KvTensor) -> KvType {
+        match tensor {
+            KvTensor::Keys => self.type_k,
+            KvTensor::Values => self.type_v,
+        }
+    }
+
     fn sort_out(list: Vec<Tensor>, model: &ModelLock) -> Result<Cache, CartridgeError> {
         let n_layer = model.n_layer as usize;
         let mut tensors = HashMap::new();

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 
 use super::output::{self, ResultFile};
 use super::{CliError, progress};
+use crate::atomic_file::{AtomicFile, Overwrite};
 use crate::bench::profile::{Place, Profile, Stamp};
 use crate::bench::speed::{self, Best, SpeedOptions, SpeedRow};
 use crate::bench::table::Table;
@@ -112,7 +114,7 @@ struct SpeedArgs {
     #[arg(long, conflicts_with_all = ["threads", "ubatch_size"])]
     sweep: bool,
     /// Keep the best settings for the other commands: here, or in the folder for profiles.
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "", requires = "sweep")]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "")]
     save_profile: Option<OsString>,
 }
 
@@ -215,16 +217,20 @@ struct Subject {
 }
 
 impl Subject {
-    fn load(on: &On) -> Result<Self, CliError> {
+    /// `inputs` are files beside the model that the result must not replace.
+    fn load<'p>(on: &'p On, inputs: impl IntoIterator<Item = &'p PathBuf>) -> Result<Self, CliError> {
+        if let Some(out) = &on.out {
+            super::not_an_input("--out", out, on.model.iter().chain(inputs))?;
+        }
         let file = on.out.as_deref().map(ResultFile::create).transpose()?;
         let source = ModelSource::from_option(on.model.clone());
-        let path = source.path().map_err(|e| CliError::Failed(format!("model {}: {e}", source.name())))?;
-        let refused = |e: &dyn std::fmt::Display| CliError::Refused(format!("model {}: {e}", source.name()));
+        let path = super::model_path(&source)?;
         let stop = interrupt::cooperate(|| {});
         let bar = progress::spinner("bench");
         bar.set_message("loading and hashing the model");
-        let model = Model::load(path.as_path(), ModelParams::default()).map_err(|e| refused(&e))?;
-        let hash = model.file().file().file_hash(&mut |_, _| ControlFlow::Continue(())).map_err(|e| refused(&e))?;
+        let model = Model::load(path.as_path(), ModelParams::default()).map_err(|e| super::load_error(&source, e))?;
+        let hash = model.file().file().file_hash(&mut |_, _| ControlFlow::Continue(()));
+        let hash = hash.map_err(|e| super::model_error(&source, e))?;
         let h = model.info().hyperparameters();
         let about = MeasuredModel {
             name: model.info().name().unwrap_or("unnamed").to_owned(),
@@ -351,11 +357,10 @@ fn speed_table(rows: &[SpeedRow]) -> Table {
 }
 
 fn speed(args: SpeedArgs) -> Result<Exit, CliError> {
-    let threads = thread_list(&args.threads)?;
-    let options = SpeedOptions {
+    let mut options = SpeedOptions {
         n_prompt: args.n_prompt,
         n_gen: args.n_gen,
-        threads,
+        threads: args.threads,
         n_batch: args.batch_size,
         n_ubatch: args.ubatch_size,
         type_k: args.type_k,
@@ -363,6 +368,13 @@ fn speed(args: SpeedArgs) -> Result<Exit, CliError> {
         flash_attn: args.flash_attn,
         repetitions: args.repetitions,
     };
+    if options.threads.is_empty() {
+        options.threads.push(bitnet_rs::threads::available());
+    }
+    options.check_rows().map_err(bench_error)?;
+    for threads in &mut options.threads {
+        *threads = super::gates::threads(Some(*threads))?;
+    }
     // Where the profile goes is known before minutes of measuring, not after.
     let place = match &args.save_profile {
         None => None,
@@ -373,6 +385,13 @@ fn speed(args: SpeedArgs) -> Result<Exit, CliError> {
         }
         Some(file) => Some(Place::File(file.into())),
     };
+    if let Some(place) = &place {
+        check_profile_target(place, &args.on)?;
+    }
+    // clap's `requires` takes a switch that is off for given.
+    if place.is_some() && !args.sweep {
+        return Err(CliError::Usage("--save-profile keeps what --sweep finds: give both".into()));
+    }
     if args.sweep {
         return sweep(&args.on, options, place);
     }
@@ -380,7 +399,7 @@ fn speed(args: SpeedArgs) -> Result<Exit, CliError> {
     if cases.is_empty() {
         return Err(CliError::Usage("nothing to measure: give -p or -n a length above 0".into()));
     }
-    let subject = Subject::load(&args.on)?;
+    let subject = Subject::load(&args.on, None)?;
     let rows =
         speed::measure(&subject.model, &options, &cases, &mut subject.say(), &subject.stop).map_err(bench_error)?;
     let most = options.threads.iter().copied().max().unwrap_or(1);
@@ -397,7 +416,7 @@ fn sweep(on: &On, options: SpeedOptions, place: Option<Place>) -> Result<Exit, C
     let n_prompt = one(&options.n_prompt, "-p")?;
     one(&options.n_gen, "-n")?;
     one(&options.n_batch, "-b")?;
-    let subject = Subject::load(on)?;
+    let subject = Subject::load(on, None)?;
     let measure = |o: &SpeedOptions| {
         speed::measure(&subject.model, o, &o.cases(), &mut subject.say(), &subject.stop).map_err(bench_error)
     };
@@ -445,15 +464,51 @@ fn sweep(on: &On, options: SpeedOptions, place: Option<Place>) -> Result<Exit, C
     Ok(Exit::Success)
 }
 
+/// Refuses what cannot become a profile; folders that are missing are made when it is saved.
+fn check_profile_target(place: &Place, on: &On) -> Result<(), CliError> {
+    let usage = |what: String| CliError::Usage(format!("--save-profile: {what}"));
+    let (folder, file) = match place {
+        Place::File(path) => (path.parent(), Some(path)),
+        Place::Folder(folder) => (folder.as_deref(), None),
+        Place::Off => (None, None),
+    };
+    if let Some(path) = file {
+        super::not_an_input("--save-profile", path, &on.model)?;
+        let same = |out: &PathBuf| std::path::absolute(out).ok() == std::path::absolute(path).ok();
+        if on.out.as_ref().is_some_and(same) {
+            return Err(usage(format!("{} is also where the result goes", path.display())));
+        }
+    }
+    let folder = folder.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if let Some(there) = folder.ancestors().find(|f| fs::symlink_metadata(f).is_ok())
+        && !there.is_dir()
+    {
+        return Err(usage(format!("{} is no folder", there.display())));
+    }
+    match file {
+        Some(path) if folder.is_dir() => {
+            AtomicFile::create(path, Overwrite::Replace).map(drop).map_err(|e| usage(e.to_string()))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn save(path: &Path, profile: &Profile) -> Result<(), CliError> {
     let failed = |e: &dyn std::fmt::Display| CliError::Failed(format!("--save-profile {}: {e}", path.display()));
     if let Some(folder) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
         fs::create_dir_all(folder).map_err(|e| failed(&e))?;
     }
-    ResultFile::create(path)?.finish(&profile.to_toml().map_err(|e| failed(&e))?)
+    let text = profile.to_toml().map_err(|e| failed(&e))?;
+    let mut file = AtomicFile::create(path, Overwrite::Replace).map_err(|e| failed(&e))?;
+    file.write_all(text.as_bytes()).map_err(|e| failed(&e))?;
+    file.commit().map_err(|e| failed(&e))
 }
 
 fn cartridge(args: CartridgeArgs) -> Result<Exit, CliError> {
+    if args.n_prompt.len() > speed::MAX_ROWS {
+        let n = args.n_prompt.len();
+        return Err(CliError::Usage(format!("--n-prompt: a list of {n}; at most {} are measured", speed::MAX_ROWS)));
+    }
     let threads = super::gates::threads(args.threads)?;
     let io = |e: std::io::Error| CliError::Usage(format!("--folder: {e}"));
     let folder = match &args.folder {
@@ -461,7 +516,8 @@ fn cartridge(args: CartridgeArgs) -> Result<Exit, CliError> {
         None => tempfile::Builder::new().prefix("bitnet-harness-bench-").tempdir(),
     }
     .map_err(io)?;
-    let subject = Subject::load(&args.on)?;
+    let _leftover = interrupt::remove_when_interrupted(folder.path());
+    let subject = Subject::load(&args.on, None)?;
     let n_ctx_train = subject.model.info().hyperparameters().n_ctx_train;
     let (mut lengths, mut notes) = (args.n_prompt.clone(), Vec::new());
     if lengths.is_empty() {
@@ -511,8 +567,7 @@ fn grammar(args: GrammarArgs) -> Result<Exit, CliError> {
             (path.display().to_string(), grammar)
         }
         (None, Some(path)) => {
-            let registry = ToolRegistry::load(path, &SchemaOptions::default())
-                .map_err(|e| super::generate::refused("--tools", path, &e))?;
+            let registry = super::generate::tool_registry(path)?;
             (path.display().to_string(), registry.grammar().clone())
         }
         (None, None) => {
@@ -521,7 +576,7 @@ fn grammar(args: GrammarArgs) -> Result<Exit, CliError> {
             ("gates/grammars/home.toml (embedded)".to_owned(), registry.grammar().clone())
         }
     };
-    let subject = Subject::load(&args.on)?;
+    let subject = Subject::load(&args.on, args.grammar.iter().chain(&args.tools))?;
     let options =
         bench::grammar::GrammarOptions { outputs: args.outputs, max_tokens: args.max_tokens, threads, seed: args.seed };
     let row = bench::grammar::measure(&subject.model, &grammar, &options, &mut subject.say(), &subject.stop)
@@ -543,9 +598,15 @@ fn grammar(args: GrammarArgs) -> Result<Exit, CliError> {
     Ok(Exit::Success)
 }
 
+/// Most thread counts of one run.
+const MAX_THREAD_COUNTS: usize = 64;
+
 /// The thread counts asked for, else all CPUs.
 fn thread_list(asked: &[u32]) -> Result<Vec<u32>, CliError> {
     match asked {
+        _ if asked.len() > MAX_THREAD_COUNTS => {
+            Err(CliError::Usage(format!("--threads: {} counts, at most {MAX_THREAD_COUNTS}", asked.len())))
+        }
         [] => Ok(vec![super::gates::threads(None)?]),
         _ => asked.iter().map(|&t| super::gates::threads(Some(t))).collect(),
     }
@@ -553,7 +614,7 @@ fn thread_list(asked: &[u32]) -> Result<Vec<u32>, CliError> {
 
 fn bandwidth(args: BandwidthArgs) -> Result<Exit, CliError> {
     let threads = thread_list(&args.threads)?;
-    let subject = Subject::load(&args.on)?;
+    let subject = Subject::load(&args.on, None)?;
     let options = bench::bandwidth::BandwidthOptions { threads, n_gen: args.n_gen, repetitions: args.repetitions };
     let rows =
         bench::bandwidth::measure(&subject.model, &options, &mut subject.say(), &subject.stop).map_err(bench_error)?;

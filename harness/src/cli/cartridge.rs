@@ -12,7 +12,7 @@ use serde_json::json;
 use super::generate::{read_text, refused};
 use super::output::{self, TextOrJson};
 use super::profile::Settings;
-use super::{CliError, input_error, output_error, progress};
+use super::{CliError, check_target, input_error, output_error, progress};
 use crate::atomic_file::AtomicFile;
 use crate::cartridge::{
     Cartridge, CartridgeError, ConvertTo, Inspection, Level, ModelLock, Overwrite, Provenance, Rounding, convert, diff,
@@ -254,11 +254,6 @@ pub(crate) fn run(args: CartridgeArgs) -> Result<Exit, CliError> {
         CartridgeCommand::ImportBlob(args) => import(args),
         CartridgeCommand::ImportParts(args) => import_from_parts(args),
     }
-}
-
-/// Asked before the long work; the writer asks again.
-fn check_target(path: &Path, force: bool) -> Result<(), CliError> {
-    AtomicFile::create(path, overwrite(force)).map(drop).map_err(output_error)
 }
 
 fn overwrite(force: bool) -> Overwrite {
@@ -559,6 +554,7 @@ fn difference(args: DiffArgs) -> Result<Exit, CliError> {
 }
 
 fn convert_layout(args: ConvertArgs) -> Result<Exit, CliError> {
+    check_target(&args.out, args.force)?;
     let cartridge = open(&args.file)?;
     cartridge.validate(Level::Full).map_err(|e| cartridge_error(&args.file, e))?;
     let fields = cartridge.fields();
@@ -583,6 +579,7 @@ fn convert_layout(args: ConvertArgs) -> Result<Exit, CliError> {
 }
 
 fn export(args: ExportArgs) -> Result<Exit, CliError> {
+    check_target(&args.out, args.force)?;
     let cartridge = open(&args.file)?;
     let state = cartridge.to_blob().map_err(|e| cartridge_error(&args.file, e))?;
     let bytes = state.blob().as_bytes().len();
@@ -614,6 +611,7 @@ fn import(args: ImportArgs) -> Result<Exit, CliError> {
 }
 
 fn import_from_parts(args: PartsArgs) -> Result<Exit, CliError> {
+    check_target(&args.out, args.force)?;
     let tokens = args.tokens.as_deref().map(token_ids).transpose()?;
     let loaded = load(args.model.as_ref(), None)?;
     if let (Some(path), Some(tokens)) = (&args.tokens, &tokens) {
@@ -626,8 +624,8 @@ fn import_from_parts(args: PartsArgs) -> Result<Exit, CliError> {
     let provenance = Provenance { title: args.title.clone(), source, ..Default::default() };
     import_parts(&args.file, tokens.as_deref(), &lock, &provenance, &args.out, overwrite(args.force)).map_err(|e| {
         match e {
-            // A file that is not there is a slip of the command, not a bad file.
-            CartridgeError::Io { .. } if !args.file.exists() => CliError::Usage(e.to_string()),
+            // What cannot be read is told apart as for every other input; the rest of this kind is the output's.
+            CartridgeError::Io { path, source } if path == args.file => input_error("parts", &args.file, source),
             e => cartridge_error(&args.file, e),
         }
     })?;

@@ -187,13 +187,8 @@ fn check_inputs(args: &GatesArgs) -> Result<(), CliError> {
 
 /// A report replaces what stands in its place, but never one of its own inputs.
 fn check_out(args: &GatesArgs) -> Result<(), CliError> {
-    let Some(out) = args.out.as_deref().and_then(|p| p.canonicalize().ok()) else { return Ok(()) };
-    for input in [&args.model, &args.reference, &args.cases].into_iter().flatten() {
-        if input.canonicalize().is_ok_and(|input| input == out) {
-            return Err(CliError::Usage(format!("--out {} is also an input; name another file", input.display())));
-        }
-    }
-    Ok(())
+    let Some(out) = &args.out else { return Ok(()) };
+    super::not_an_input("--out", out, [&args.model, &args.reference, &args.cases].into_iter().flatten())
 }
 
 fn runner_error(e: RunnerError) -> CliError {

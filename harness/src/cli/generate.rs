@@ -231,13 +231,18 @@ fn grammar(options: &ModelOptions) -> Result<(Option<Grammar>, Option<ToolRegist
         return Ok((Some(g), None));
     }
     if let Some(path) = &options.tools {
-        let registry = ToolRegistry::load(path, &SchemaOptions::default()).map_err(|e| match e {
-            RegistryError::Read { source, .. } => super::input_error("--tools", path, source),
-            e => refused("--tools", path, &e),
-        })?;
+        let registry = tool_registry(path)?;
         return Ok((Some(registry.grammar().clone()), Some(registry)));
     }
     Ok((None, None))
+}
+
+/// The registry that `--tools` names.
+pub(super) fn tool_registry(path: &Path) -> Result<ToolRegistry, CliError> {
+    ToolRegistry::load(path, &SchemaOptions::default()).map_err(|e| match e {
+        RegistryError::Read { source, .. } => super::input_error("--tools", path, source),
+        e => refused("--tools", path, &e),
+    })
 }
 
 impl Session {

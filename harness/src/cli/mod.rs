@@ -13,13 +13,13 @@ mod output;
 mod profile;
 mod progress;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bitnet_rs::gguf::GgufError;
 use bitnet_rs::{Model, ModelParams};
 use clap::{Parser, Subcommand};
 
-use crate::atomic_file::AtomicFileError;
+use crate::atomic_file::{AtomicFile, AtomicFileError, Overwrite};
 use crate::exit::Exit;
 use crate::generate::template_process;
 use crate::interrupt;
@@ -121,6 +121,24 @@ pub(crate) fn output_error(e: AtomicFileError) -> CliError {
     }
 }
 
+/// Asked before the long work; what writes the file asks again.
+pub(crate) fn check_target(path: &Path, force: bool) -> Result<(), CliError> {
+    AtomicFile::create(path, Overwrite::forced(force)).map(drop).map_err(output_error)
+}
+
+/// A result replaces what stands in its place, but never what it was made from.
+pub(crate) fn not_an_input<'p>(
+    option: &str,
+    out: &Path,
+    inputs: impl IntoIterator<Item = &'p PathBuf>,
+) -> Result<(), CliError> {
+    let Ok(real) = out.canonicalize() else { return Ok(()) };
+    match inputs.into_iter().find(|input| input.canonicalize().is_ok_and(|input| input == real)) {
+        Some(_) => Err(CliError::Usage(format!("{option} {} is also an input; name another file", out.display()))),
+        None => Ok(()),
+    }
+}
+
 /// Too many levels of symbolic links, on Linux.
 const ELOOP: i32 = 40;
 
@@ -143,13 +161,17 @@ pub(crate) fn load_model(source: &ModelSource) -> Result<(Model, ModelPath), Cli
     let bar = progress::spinner("loading");
     let model = Model::load(path.as_path(), ModelParams::default());
     bar.finish_and_clear();
-    match model {
-        Ok(model) => Ok((model, path)),
-        Err(bitnet_rs::Error::Gguf(e)) => Err(model_error(source, e)),
-        Err(e @ (bitnet_rs::Error::UnsupportedCpu { .. } | bitnet_rs::Error::KernelSelfTest { .. })) => {
-            Err(CliError::Usage(e.to_string()))
+    Ok((model.map_err(|e| load_error(source, e))?, path))
+}
+
+/// Why the engine did not load a model.
+pub(crate) fn load_error(source: &ModelSource, e: bitnet_rs::Error) -> CliError {
+    match e {
+        bitnet_rs::Error::Gguf(e) => model_error(source, e),
+        e @ (bitnet_rs::Error::UnsupportedCpu { .. } | bitnet_rs::Error::KernelSelfTest { .. }) => {
+            CliError::Usage(e.to_string())
         }
-        Err(e) => Err(CliError::Refused(format!("model {}: {e}", source.name()))),
+        e => CliError::Refused(format!("model {}: {e}", source.name())),
     }
 }
 

@@ -20,7 +20,7 @@ use crate::exit::Exit;
 use crate::gates::thresholds::Thresholds;
 use crate::gates::{GateInputs, first_light};
 use crate::input_file;
-use crate::model::hf_folder;
+use crate::model::hf_folder::{self, HfFolderError};
 use crate::model::inspect::{self, InspectOptions};
 use crate::model::source::ModelSource;
 use crate::model::synth::{PRESETS, SynthError, SynthSpec, write_synth_file};
@@ -228,7 +228,10 @@ fn synth(args: SynthArgs) -> Result<Exit, CliError> {
     let preset = args.preset.as_deref().unwrap_or_default();
     let mut spec = SynthSpec::preset(preset).map_err(synth_error)?;
     if let Some(path) = &args.tokenizer {
-        let read = hf_folder::tokenizer(path, None, None).map_err(|e| CliError::Refused(e.to_string()))?;
+        let read = hf_folder::tokenizer(path, None, None).map_err(|e| match &e {
+            HfFolderError::Io { source, .. } if super::is_wrong_path(source) => CliError::Usage(e.to_string()),
+            _ => CliError::Refused(e.to_string()),
+        })?;
         for warning in &read.warnings {
             eprintln!("warning: {warning}");
         }

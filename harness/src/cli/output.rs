@@ -52,9 +52,11 @@ pub(crate) fn for_terminal(text: &str) -> String {
         c.is_control() && c != '\n'
             || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
-    let mut shown = String::new();
-    for (n, c) in text.chars().enumerate() {
-        if n == LONGEST {
+    let (mut shown, mut length) = (String::new(), 0);
+    for c in text.chars() {
+        // An escape is several characters to read.
+        length += if obeyed(c) { c.escape_unicode().len() } else { 1 };
+        if length > LONGEST {
             shown.push('…');
             break;
         }

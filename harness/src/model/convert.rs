@@ -21,7 +21,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bitnet_rs::gguf::{GgmlType, GgufError, Limits, ModelFile};
-use half::f16;
+use bitnet_rs::quantize;
+use half::{bf16, f16};
 use serde::Serialize;
 use serde_json::Value as Json;
 
@@ -29,6 +30,7 @@ use super::atomic_file::{self, AtomicFileError};
 use super::gguf_writer::{DataWriter, FilePlan, TensorPlan, Value};
 use super::hf_folder::{self, HfFolderError};
 use super::hf_tensors::{Dtype, HfTensor, HfTensors, HfTensorsError};
+use super::hf_tokenizer;
 use super::repack::{self, PACKING_KEY};
 use super::staging::Staging;
 use super::synth::Architecture;
@@ -37,8 +39,8 @@ use crate::reference::i2s::{self, Packing};
 /// Elements of a plain tensor handled at once, rounded down to whole rows.
 const PIECE: u64 = 1 << 20;
 
-/// Dimensions beyond these are no model of these families.
-const MAX_DIMENSION: u64 = 1 << 24;
+/// Dimensions beyond these are no model of these families. A row is the most that is held of a linear.
+const MAX_DIMENSION: u64 = 1 << 22;
 
 /// Why a checkpoint was not converted.
 #[derive(Debug, thiserror::Error)]
@@ -254,6 +256,10 @@ impl Config {
         if !head_dim.is_multiple_of(2) {
             return f.refuse("head_dim", "rotation needs an even number");
         }
+        // Both are bounded, their product is not yet, and it is a dimension as well.
+        if head_dim * n_head > MAX_DIMENSION {
+            return f.refuse("head_dim", format!("with {n_head} heads it must make at most {MAX_DIMENSION}"));
+        }
         if architecture.has_sub_norms() && head_dim * n_head != n_embd {
             return f.refuse("head_dim", format!("{n_head} heads must make hidden_size {n_embd}"));
         }
@@ -276,7 +282,10 @@ impl Config {
             n_head,
             n_head_kv,
             head_dim,
-            n_vocab: f.size("vocab_size", None)?,
+            n_vocab: match f.size("vocab_size", None)? {
+                n if n <= u64::from(hf_tokenizer::MAX_TOKENS) => n,
+                _ => return f.refuse("vocab_size", format!("at most {} tokens are taken", hf_tokenizer::MAX_TOKENS)),
+            },
             n_ctx: f.size("max_position_embeddings", None)?,
             eps: positive(json.get("rms_norm_eps"), "rms_norm_eps")?,
             rope,
@@ -435,10 +444,11 @@ pub fn convert(
             ),
         });
     }
-    let n_vocab = config.n_vocab as u32;
-    let tokenizer = hf_folder::tokenizer(folder, Some(n_vocab), options.pre.as_deref())?;
     let checkpoint = HfTensors::open(folder)?;
     let planned = plan(&config, &checkpoint, options)?;
+    // After the shapes: missing ids are filled up to the embedding's rows, and these must be there.
+    let n_vocab = config.n_vocab as u32;
+    let tokenizer = hf_folder::tokenizer(folder, Some(n_vocab), options.pre.as_deref())?;
     let mut warnings = tokenizer.warnings;
     if !is_ternary(options.matrices) && config.linears != Linears::Plain {
         warnings.push(format!(
@@ -566,6 +576,9 @@ fn plan<'c>(
         }
         used.insert(hf);
         let planned = Planned { name, dims, ty, source: Source::Plain(tensor) };
+        if !matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16) && !quantize::TYPES.contains(&ty) {
+            return Err(target(&planned, "no quantizer makes this type of plain weights"));
+        }
         check_target(&planned)?;
         out.push(planned);
         Ok(())
@@ -712,10 +725,8 @@ fn write_tensor<W: Write + ?Sized>(
             Ok(())
         }
         Source::Linear { weight, scale, heads } => {
-            let weights = linear(checkpoint, config, weight, *scale)?;
-            let rows = planned.dims[1] as usize;
-            let order = row_order(rows, *heads);
-            write_linear(planned, &weights, row_len as usize, &order, data, step)
+            let linear = Linear::open(checkpoint, config, weight, *scale, [row_len, planned.dims[1]])?;
+            write_linear(planned, &linear, *heads, data, step)
         }
     }
 }
@@ -726,142 +737,178 @@ fn write_floats<W: Write + ?Sized>(
     data: &mut DataWriter<'_, W>,
     step: &mut Step<'_>,
 ) -> Result<(), ConvertError> {
-    if planned.ty == GgmlType::F16
-        && let Some(v) = values.iter().find(|v| !f16::from_f32(**v).is_finite())
-    {
-        return Err(target(planned, &format!("it holds {v}, beyond f16's 65504; pass --embedding f32")));
-    }
     let bytes = repack::floats_as(values, planned.ty, planned.dims[0] as usize)?;
+    // A finite value may be too large for the type, or for the half-precision scale of its block.
+    let back = |at: usize| match planned.ty {
+        GgmlType::F16 => f16::from_f32(values[at]).to_f32(),
+        GgmlType::BF16 => bf16::from_f32(values[at]).to_f32(),
+        _ => values[at],
+    };
+    let lost = match quantize::TYPES.contains(&planned.ty) {
+        true => quantize::floats(planned.ty, &bytes)?.iter().position(|v| !v.is_finite()),
+        false => (0..values.len()).find(|&at| !back(at).is_finite()),
+    };
+    if let Some(at) = lost {
+        let problem = format!("it holds {}, beyond what this type takes; pass --embedding f32", values[at]);
+        return Err(target(planned, &problem));
+    }
     data.write(&bytes)?;
     step(bytes.len())
 }
 
-/// A linear's weights: ternary codes with one scale, or plain floats.
-enum Weights {
-    Ternary { codes: Vec<u8>, scale: f32 },
-    Plain(Vec<f32>),
+/// How a linear's values become what is written.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Reading {
+    /// Codes, four rows a byte.
+    Packed,
+    /// −1, 0 and 1 as floats.
+    Unpacked,
+    /// Master weights; the factor before rounding.
+    Rounded(f32),
+    /// As they are.
+    Plain,
 }
 
-fn linear(
-    checkpoint: &HfTensors,
-    config: &Config,
-    weight: &HfTensor,
-    scale: Option<&HfTensor>,
-) -> Result<Weights, ConvertError> {
-    let count = |n: u64| usize::try_from(n).map_err(|_| wrong_shape(weight, "a tensor that fits memory".into()));
-    let elements = count(weight.shape.iter().product())?;
-    let scale = match scale {
-        None => None,
-        Some(tensor) => {
+/// A linear, read row by row: what its header claims is never held as a whole.
+struct Linear<'c> {
+    checkpoint: &'c HfTensors,
+    weight: &'c HfTensor,
+    cols: usize,
+    rows: usize,
+    reading: Reading,
+    /// Of all codes; 1 for plain weights.
+    scale: f32,
+}
+
+impl<'c> Linear<'c> {
+    fn open(
+        checkpoint: &'c HfTensors,
+        config: &Config,
+        weight: &'c HfTensor,
+        scale: Option<&HfTensor>,
+        dims: [u64; 2],
+    ) -> Result<Self, ConvertError> {
+        let [cols, rows] = dims.map(|n| n as usize); // at most MAX_DIMENSION
+        let reading = match config.linears {
+            _ if weight.dtype == Dtype::U8 => Reading::Packed,
+            Linears::Plain => Reading::Plain,
+            Linears::Online => Reading::Rounded(1.0),
+            Linears::Multiplied | Linears::Divided => Reading::Unpacked,
+        };
+        let mut linear = Self { checkpoint, weight, cols, rows, reading, scale: 1.0 };
+        if let Reading::Rounded(_) = reading {
+            let mut sum = 0.0;
+            for row in 0..rows {
+                linear.floats(row)?.iter().for_each(|v| sum += f64::from(v.abs()));
+            }
+            let factor = online_factor(sum, rows * cols);
+            linear.reading = Reading::Rounded(factor);
+            linear.scale = 1.0 / factor;
+        }
+        if let Some(tensor) = scale {
             let value = checkpoint.floats(tensor, 0, 1)?[0];
-            let value = if config.linears == Linears::Divided { (1.0 / f64::from(value)) as f32 } else { value };
-            if !(value.is_finite() && value > 0.0) {
-                let problem = format!("it makes the scale {value}; a finite number above zero is needed");
-                return Err(checkpoint.refuse(tensor, problem).into());
-            }
-            Some(value)
+            linear.scale = if config.linears == Linears::Divided { (1.0 / f64::from(value)) as f32 } else { value };
         }
-    };
-    if weight.dtype == Dtype::U8 {
-        let mut packed = vec![0; elements];
-        checkpoint.read(weight, 0, &mut packed)?;
-        let mut codes = vec![0; elements * 4];
-        // Packed row r holds rows r, r + rows/4, r + 2·rows/4 and r + 3·rows/4: one after the other in memory order.
-        for (shift, codes) in (0..4).zip(codes.chunks_exact_mut(elements)) {
-            for (code, byte) in codes.iter_mut().zip(&packed) {
-                *code = byte >> (2 * shift) & 3;
-            }
+        if !(linear.scale.is_finite() && linear.scale > 0.0) {
+            let problem = format!("it makes the scale {}; a finite number above zero is needed", linear.scale);
+            return Err(checkpoint.refuse(scale.unwrap_or(weight), problem).into());
         }
-        if let Some(at) = codes.iter().position(|&c| c == 3) {
-            let cols = weight.shape[1] as usize;
-            let problem =
-                format!("row {}, column {} holds the code 3, which is no ternary weight", at / cols, at % cols);
-            return Err(checkpoint.refuse(weight, problem).into());
-        }
-        return Ok(Weights::Ternary { codes, scale: scale.unwrap_or(1.0) });
+        Ok(linear)
     }
-    let values = checkpoint.floats(weight, 0, elements)?;
-    match (config.linears, scale) {
-        (Linears::Plain, _) => Ok(Weights::Plain(values)),
-        (Linears::Online, _) => Ok(online(&values)),
-        (_, scale) => {
-            // Unpacked already: −1, 0 and 1 as floats.
-            let mut codes = Vec::with_capacity(elements);
-            for (at, &v) in values.iter().enumerate() {
-                codes.push(match v {
-                    -1.0 => 0,
-                    0.0 => 1,
-                    1.0 => 2,
-                    _ => {
-                        let problem = format!("element {at} is {v}; offline weights are -1, 0 or 1");
-                        return Err(checkpoint.refuse(weight, problem).into());
-                    }
-                });
+
+    /// A row of the checkpoint.
+    fn floats(&self, row: usize) -> Result<Vec<f32>, HfTensorsError> {
+        self.checkpoint.floats(self.weight, (row * self.cols) as u64, self.cols)
+    }
+
+    /// Codes w + 1 of a row of the checkpoint.
+    fn codes(&self, row: usize) -> Result<Vec<u8>, HfTensorsError> {
+        let refuse = |column: usize, what: String| {
+            let problem = format!("row {row}, column {column} {what}");
+            Err(self.checkpoint.refuse(self.weight, problem))
+        };
+        match self.reading {
+            Reading::Packed => {
+                // Packed row r holds rows r, r + rows/4, r + 2·rows/4 and r + 3·rows/4.
+                let quarter = self.rows / 4;
+                let mut codes = vec![0; self.cols];
+                self.checkpoint.read(self.weight, (row % quarter * self.cols) as u64, &mut codes)?;
+                codes.iter_mut().for_each(|code| *code = *code >> (2 * (row / quarter)) & 3);
+                match codes.iter().position(|&c| c == 3) {
+                    None => Ok(codes),
+                    Some(at) => refuse(at, "holds the code 3, which is no ternary weight".into()),
+                }
             }
-            Ok(Weights::Ternary { codes, scale: scale.unwrap_or(1.0) })
+            Reading::Rounded(factor) => Ok(rounded(&self.floats(row)?, factor)),
+            Reading::Unpacked | Reading::Plain => {
+                let mut codes = Vec::with_capacity(self.cols);
+                for (at, v) in self.floats(row)?.into_iter().enumerate() {
+                    codes.push(match v {
+                        -1.0 => 0,
+                        0.0 => 1,
+                        1.0 => 2,
+                        _ => return refuse(at, format!("is {v}; offline weights are -1, 0 or 1")),
+                    });
+                }
+                Ok(codes)
+            }
         }
     }
 }
 
-/// `WeightQuant`: the mean is taken in f64 and rounded to f32 once, the rest repeats the f32 arithmetic.
-fn online(values: &[f32]) -> Weights {
-    let sum: f64 = values.iter().map(|v| f64::from(v.abs())).sum();
-    let mean = ((sum / values.len().max(1) as f64) as f32).max(1e-5);
-    let s = 1.0 / mean;
-    let codes = values.iter().map(|&v| ((v * s).round_ties_even().clamp(-1.0, 1.0) + 1.0) as u8).collect();
-    Weights::Ternary { codes, scale: 1.0 / s }
+/// `WeightQuant`'s factor s: the mean is taken in f64 and rounded to f32 once, the rest repeats the f32 arithmetic.
+fn online_factor(sum: f64, count: usize) -> f32 {
+    1.0 / ((sum / count.max(1) as f64) as f32).max(1e-5)
 }
 
-/// For each row of the GGUF the row of the checkpoint. HuggingFace rotates value i of a head with value i + d/2,
-/// the engine's `llama` 2i with 2i + 1.
-fn row_order(rows: usize, heads: Option<u64>) -> Vec<usize> {
-    let Some(heads) = heads else { return (0..rows).collect() };
+fn rounded(values: &[f32], factor: f32) -> Vec<u8> {
+    values.iter().map(|&v| ((v * factor).round_ties_even().clamp(-1.0, 1.0) + 1.0) as u8).collect()
+}
+
+/// The row of the checkpoint for a row of the GGUF. HuggingFace rotates value i of a head with value i + d/2, the
+/// engine's `llama` 2i with 2i + 1.
+fn source_row(row: usize, rows: usize, heads: Option<u64>) -> usize {
+    let Some(heads) = heads else { return row };
     let dim = rows / heads as usize;
-    (0..rows).map(|row| row / dim * dim + row % dim % 2 * (dim / 2) + row % dim / 2).collect()
+    row / dim * dim + row % dim % 2 * (dim / 2) + row % dim / 2
 }
 
 fn write_linear<W: Write + ?Sized>(
     planned: &Planned<'_>,
-    weights: &Weights,
-    cols: usize,
-    order: &[usize],
+    linear: &Linear<'_>,
+    heads: Option<u64>,
     data: &mut DataWriter<'_, W>,
     step: &mut Step<'_>,
 ) -> Result<(), ConvertError> {
-    match weights {
-        Weights::Plain(values) => {
-            for &row in order {
-                write_floats(planned, &values[row * cols..][..cols], data, step)?;
-            }
-            Ok(())
+    let sources = (0..linear.rows).map(|row| source_row(row, linear.rows, heads));
+    if linear.reading == Reading::Plain {
+        for row in sources {
+            write_floats(planned, &linear.floats(row)?, data, step)?;
         }
-        Weights::Ternary { codes, scale } => {
-            let d = f16::from_f32(*scale);
-            if matches!(planned.ty, GgmlType::TQ1_0 | GgmlType::TQ2_0 | GgmlType::F16)
-                && !(d.is_finite() && d.to_f32() > 0.0)
-            {
-                return Err(target(planned, &format!("its scale {scale} is outside f16's range")));
-            }
-            for &row in order {
-                let codes = &codes[row * cols..][..cols];
-                let bytes = if is_ternary(planned.ty) {
-                    repack::pack(codes, planned.ty, Packing::X86, d)
-                } else {
-                    let values: Vec<f32> = codes.iter().map(|&c| (f32::from(c) - 1.0) * scale).collect();
-                    repack::floats_as(&values, planned.ty, cols)?
-                };
-                data.write(&bytes)?;
-                step(bytes.len())?;
-            }
-            if planned.ty == GgmlType::I2_S {
-                let mut trailer = [0; i2s::TRAILER];
-                trailer[..4].copy_from_slice(&scale.to_le_bytes());
-                data.write(&trailer)?;
-                step(trailer.len())?;
-            }
-            Ok(())
-        }
+        return Ok(());
     }
+    let (scale, d) = (linear.scale, f16::from_f32(linear.scale));
+    if matches!(planned.ty, GgmlType::TQ1_0 | GgmlType::TQ2_0 | GgmlType::F16) && !(d.is_finite() && d.to_f32() > 0.0) {
+        return Err(target(planned, &format!("its scale {scale} is outside f16's range")));
+    }
+    for row in sources {
+        let codes = linear.codes(row)?;
+        let bytes = if is_ternary(planned.ty) {
+            repack::pack(&codes, planned.ty, Packing::X86, d)
+        } else {
+            let values: Vec<f32> = codes.iter().map(|&c| (f32::from(c) - 1.0) * scale).collect();
+            repack::floats_as(&values, planned.ty, linear.cols)?
+        };
+        data.write(&bytes)?;
+        step(bytes.len())?;
+    }
+    if planned.ty == GgmlType::I2_S {
+        let mut trailer = [0; i2s::TRAILER];
+        trailer[..4].copy_from_slice(&scale.to_le_bytes());
+        data.write(&trailer)?;
+        step(trailer.len())?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -948,33 +995,36 @@ mod tests {
             let mut json = config();
             json["quantization_config"] = quantization;
             let config = Config::read(&json, false).unwrap();
-            let weights = linear(&hf, &config, hf.need("w").unwrap(), hf.get("s")).unwrap();
-            let Weights::Ternary { codes, scale } = weights else { panic!("not ternary") };
-            let values: Vec<i8> = codes.iter().map(|&c| c as i8 - 1).collect();
+            let linear = Linear::open(&hf, &config, hf.need("w").unwrap(), hf.get("s"), [2, 8]).unwrap();
+            let values: Vec<i8> =
+                (0..8).flat_map(|row| linear.codes(row).unwrap()).map(|code| code as i8 - 1).collect();
             assert_eq!(values, [0, -1, -1, 1, -1, 1, -1, 1, 1, 0, 0, -1, 1, -1, 1, -1]);
-            assert_eq!(scale, expected_scale);
+            assert_eq!(linear.scale, expected_scale);
         }
         let hf = checkpoint(header, &[0b11, 0, 0, 0, 0, 0x40]);
         let config = Config::read(&config(), false).unwrap();
-        let err = linear(&hf, &config, hf.need("w").unwrap(), hf.get("s")).err().unwrap().to_string();
+        let linear = Linear::open(&hf, &config, hf.need("w").unwrap(), hf.get("s"), [2, 8]).unwrap();
+        let err = linear.codes(0).unwrap_err().to_string();
         assert!(err.contains("row 0, column 0") && err.contains("code 3"), "{err}");
         let hf = checkpoint(header, &[0; 6]);
-        let err = linear(&hf, &config, hf.need("w").unwrap(), hf.get("s")).err().unwrap().to_string();
+        let err = Linear::open(&hf, &config, hf.need("w").unwrap(), hf.get("s"), [2, 8]).err().unwrap().to_string();
         assert!(err.contains("scale inf"), "{err}");
     }
 
     #[test]
     fn online_rounding_by_hand() {
         // Mean magnitude 1, so weights round at one half, ties to even.
-        let Weights::Ternary { codes, scale } = online(&[0.5, -0.5, 0.51, -2.99, 1.5, 0.0]) else { panic!() };
-        assert_eq!((codes, scale), (vec![1, 1, 2, 0, 2, 1], 1.0));
+        let factor = online_factor(0.5 + 0.5 + 0.51 + 2.99 + 1.5, 6);
+        assert_eq!((rounded(&[0.5, -0.5, 0.51, -2.99, 1.5, 0.0], factor), factor), (vec![1, 1, 2, 0, 2, 1], 1.0));
+        assert_eq!(online_factor(0.0, 0), 1e5);
     }
 
     #[test]
     fn rotary_rows_by_hand() {
         // Two heads of four rows: HuggingFace pairs (0, 2) and (1, 3), which become neighbours.
-        assert_eq!(row_order(8, Some(2)), [0, 2, 1, 3, 4, 6, 5, 7]);
-        assert_eq!(row_order(4, None), [0, 1, 2, 3]);
+        let order = |rows, heads| (0..rows).map(|row| source_row(row, rows, heads)).collect::<Vec<_>>();
+        assert_eq!(order(8, Some(2)), [0, 2, 1, 3, 4, 6, 5, 7]);
+        assert_eq!(order(4, None), [0, 1, 2, 3]);
     }
 
     #[test]
@@ -994,7 +1044,7 @@ mod tests {
     #[test]
     fn configurations_that_mean_something_else_are_refused_by_field() {
         type Change = fn(&mut Json);
-        let cases: [(&str, Change); 15] = [
+        let cases: [(&str, Change); 17] = [
             ("architectures", |c| c["architectures"] = json!(["Qwen2ForCausalLM"])),
             ("architectures", |c| c["architectures"] = json!(7)),
             ("hidden_act", |c| c["hidden_act"] = json!("gelu")),
@@ -1003,6 +1053,8 @@ mod tests {
             ("num_hidden_layers", |c| c["num_hidden_layers"] = json!(513)),
             ("num_key_value_heads", |c| c["num_key_value_heads"] = json!(3)),
             ("head_dim", |c| c["head_dim"] = json!(33)),
+            ("head_dim", |c| c["head_dim"] = json!(1 << 22)),
+            ("vocab_size", |c| c["vocab_size"] = json!(1_000_001)),
             ("attention_bias", |c| c["attention_bias"] = json!(true)),
             ("quant_method", |c| c["quantization_config"]["quant_method"] = json!("gptq")),
             ("use_rms_norm", |c| c["quantization_config"]["use_rms_norm"] = json!(true)),

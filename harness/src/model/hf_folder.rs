@@ -1,15 +1,15 @@
 //! The files of a HuggingFace checkpoint folder, read with bounds.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
 use super::hf_tokenizer::{self, HfTokenizer, HfTokenizerError, Neighbours};
+use crate::input_file::{self, InputFileError};
 
-/// Largest configuration file that is read, bytes.
-pub const MAX_CONFIG_BYTES: u64 = 16 << 20;
+/// Largest configuration file that is read, bytes: some vocabularies fill one with notes on added tokens. As a tree of
+/// values, the shortest JSON takes forty times its length, and four such files are held at once.
+pub const MAX_CONFIG_BYTES: u64 = 2 << 20;
 
 /// Why a file of the folder cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -23,15 +23,13 @@ pub enum HfFolderError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// It is larger than anything real.
-    #[error("{}: {bytes} bytes; at most {limit} are read", path.display())]
-    TooLarge {
+    /// It is no regular file, or larger than anything real.
+    #[error("{}: {source}", path.display())]
+    File {
         /// The file.
         path: PathBuf,
-        /// Its size.
-        bytes: u64,
-        /// The limit.
-        limit: u64,
+        /// What it is instead.
+        source: InputFileError,
     },
     /// It is no JSON or no UTF-8.
     #[error("{}: {reason}", path.display())]
@@ -49,24 +47,14 @@ pub enum HfFolderError {
 /// All bytes of a regular file of at most `limit` bytes.
 ///
 /// # Errors
-/// [`HfFolderError::Io`], [`HfFolderError::TooLarge`].
+/// [`HfFolderError::Io`], [`HfFolderError::File`].
 pub fn bytes(path: &Path, limit: u64) -> Result<Vec<u8>, HfFolderError> {
-    let io = |source| HfFolderError::Io { path: path.to_owned(), source };
-    let metadata = std::fs::metadata(path).map_err(io)?;
-    if !metadata.is_file() {
-        return Err(HfFolderError::Content { path: path.to_owned(), reason: "no regular file".into() });
-    }
-    let too_large = |bytes| HfFolderError::TooLarge { path: path.to_owned(), bytes, limit };
-    if metadata.len() > limit {
-        return Err(too_large(metadata.len()));
-    }
-    let mut out = Vec::new();
-    // The file may grow while it is read.
-    File::open(path).map_err(io)?.take(limit + 1).read_to_end(&mut out).map_err(io)?;
-    if out.len() as u64 > limit {
-        return Err(too_large(out.len() as u64));
-    }
-    Ok(out)
+    input_file::read(path, limit).map_err(|e| match e {
+        InputFileError::Open(source) | InputFileError::Read(source) => {
+            HfFolderError::Io { path: path.to_owned(), source }
+        }
+        source => HfFolderError::File { path: path.to_owned(), source },
+    })
 }
 
 /// A JSON file of the folder.

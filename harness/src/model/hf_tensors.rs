@@ -3,22 +3,33 @@
 //! Only headers are read and kept; data comes tensor by tensor. Nothing in a header is trusted: lengths are compared
 //! with the file before memory is asked for, and shapes with the lengths.
 
-use std::collections::BTreeMap;
-use std::fs::File;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use bitnet_rs::gguf::DataSource as _;
 use serde::Deserialize;
-use serde_json::Value as Json;
+use serde::de::{self, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::hf_folder;
+use crate::input_file;
 
-/// Longest safetensors header that is read, bytes: the format's own limit.
-pub const MAX_HEADER: u64 = 100_000_000;
+/// Longest safetensors header that is read, bytes; ten times that of the largest models.
+pub const MAX_HEADER: u64 = 16 << 20;
+
+/// Longest `model.safetensors.index.json`, bytes.
+const MAX_INDEX: u64 = 16 << 20;
 
 /// Most shards.
 const MAX_FILES: usize = 1000;
+
+/// Most tensors of all files together: what a GGUF may hold.
+const MAX_TENSORS: usize = 1 << 16;
+
+/// Most dimensions of a tensor.
+const MAX_DIMENSIONS: usize = 8;
 
 /// Why tensors cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -121,10 +132,84 @@ pub struct HfTensors {
 }
 
 #[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
 struct Entry {
     dtype: String,
-    shape: Vec<u64>,
+    shape: Shape,
     data_offsets: [u64; 2],
+}
+
+/// Dimensions, bounded while they are read: a header may list millions of them.
+struct Shape(Vec<u64>);
+
+impl<'de> Deserialize<'de> for Shape {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V;
+        impl<'de> Visitor<'de> for V {
+            type Value = Shape;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a list of at most {MAX_DIMENSIONS} dimensions")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Shape, A::Error> {
+                let mut shape = Vec::new();
+                while let Some(dimension) = list.next_element()? {
+                    if shape.len() == MAX_DIMENSIONS {
+                        return Err(de::Error::invalid_length(MAX_DIMENSIONS + 1, &self));
+                    }
+                    shape.push(dimension);
+                }
+                Ok(Shape(shape))
+            }
+        }
+        d.deserialize_seq(V)
+    }
+}
+
+/// The entries of a header in its order. Values of another kind than a tensor's are refused where they begin, so that
+/// nothing of theirs is kept; of a name that stands twice, other readers may keep the other entry.
+struct Header(Vec<(String, Entry)>);
+
+impl<'de> Deserialize<'de> for Header {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V;
+        impl<'de> Visitor<'de> for V {
+            type Value = Header;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of tensors")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    if name == "__metadata__" {
+                        map.next_value::<IgnoredAny>()?;
+                        continue;
+                    }
+                    if entries.len() == MAX_TENSORS {
+                        return Err(de::Error::custom(format_args!("more than {MAX_TENSORS} tensors")));
+                    }
+                    let entry = map
+                        .next_value()
+                        .map_err(|e| de::Error::custom(format_args!("tensor '{}': {e}", shown(&name))))?;
+                    entries.push((name, entry));
+                }
+                Ok(Header(entries))
+            }
+        }
+        d.deserialize_map(V)
+    }
+}
+
+/// Names as messages show them.
+fn shown(name: &str) -> String {
+    name.chars().take(200).flat_map(char::escape_debug).collect()
 }
 
 impl HfTensors {
@@ -134,46 +219,43 @@ impl HfTensors {
     /// See [`HfTensorsError`].
     pub fn open(folder: &Path) -> Result<Self, HfTensorsError> {
         let index_path = folder.join("model.safetensors.index.json");
-        let mut names = Vec::new();
-        let mut expected = None;
+        let mut names = BTreeSet::new();
+        let mut expected = BTreeMap::new();
         if index_path.exists() {
-            let index = hf_folder::json(&index_path)?;
             let bad = |problem: String| HfTensorsError::File { path: index_path.clone(), problem };
-            let map = index.get("weight_map").and_then(Json::as_object);
-            let map = map.ok_or_else(|| bad("no object 'weight_map'".into()))?;
-            for (tensor, file) in map {
-                let file = file.as_str().ok_or_else(|| bad(format!("the file of '{tensor}' is no text")))?;
+            let index: Index = serde_json::from_slice(&hf_folder::bytes(&index_path, MAX_INDEX)?)
+                .map_err(|e| bad(format!("no object 'weight_map' of file names: {e}")))?;
+            for file in index.weight_map.values() {
                 // A path in the index could name any file of the machine.
                 if file.is_empty()
                     || file.contains(['/', '\\', '\0'])
                     || file == ".."
                     || !file.ends_with(".safetensors")
                 {
-                    return Err(bad(format!("'{}' is no plain name of a .safetensors file", file.escape_debug())));
+                    return Err(bad(format!("'{}' is no plain name of a .safetensors file", shown(file))));
                 }
-                if !names.iter().any(|n| n == file) {
+                if !names.contains(file) {
                     if names.len() == MAX_FILES {
                         return Err(bad(format!("more than {MAX_FILES} files")));
                     }
-                    names.push(file.to_owned());
+                    names.insert(file.clone());
                 }
             }
             if names.is_empty() {
                 return Err(bad("'weight_map' names no file".into()));
             }
-            names.sort();
-            expected = Some(map.clone());
+            expected = index.weight_map;
         } else {
-            names.push("model.safetensors".to_owned());
+            names.insert("model.safetensors".to_owned());
         }
+        let names: Vec<String> = names.into_iter().collect();
         let mut checkpoint = Self { files: Vec::new(), tensors: BTreeMap::new() };
         for name in &names {
             checkpoint.add(&folder.join(name))?;
         }
-        for (tensor, file) in expected.iter().flatten() {
-            let found = checkpoint.tensors.get(tensor).and_then(|t| names.get(t.file));
-            if found.map(String::as_str) != file.as_str() {
-                let problem = format!("'{}' is not in the file that it names", tensor.escape_debug());
+        for (tensor, file) in &expected {
+            if checkpoint.tensors.get(tensor).and_then(|t| names.get(t.file)) != Some(file) {
+                let problem = format!("'{}' is not in the file that it names", shown(tensor));
                 return Err(HfTensorsError::File { path: index_path, problem });
             }
         }
@@ -183,11 +265,15 @@ impl HfTensors {
     fn add(&mut self, path: &Path) -> Result<(), HfTensorsError> {
         let io = |source| HfTensorsError::Io { path: path.to_owned(), source };
         let bad = |problem: String| HfTensorsError::File { path: path.to_owned(), problem };
+        // Asked by name first: opening a pipe waits for a writer. And of the open file, which cannot be swapped.
+        let regular = |found: fs::FileType| match found.is_file() {
+            true => Ok(()),
+            false => Err(bad(format!("it is {}, not a regular file", input_file::kind(found)))),
+        };
+        regular(fs::metadata(path).map_err(io)?.file_type())?;
         let mut file = File::open(path).map_err(io)?;
         let metadata = file.metadata().map_err(io)?;
-        if !metadata.is_file() {
-            return Err(bad("no regular file".into()));
-        }
+        regular(metadata.file_type())?;
         let mut length = [0; 8];
         file.read_exact(&mut length).map_err(io)?;
         let length = u64::from_le_bytes(length);
@@ -202,53 +288,56 @@ impl HfTensors {
         if header.len() as u64 != length {
             return Err(bad("it became shorter while it was read".into()));
         }
-        let entries: BTreeMap<String, Json> =
-            serde_json::from_slice(&header).map_err(|e| bad(format!("the header is no JSON object: {e}")))?;
+        let Header(entries) = serde_json::from_slice(&header)
+            .map_err(|e| bad(format!("the header is no JSON object of tensors: {e}")))?;
+        drop(header);
+        if self.tensors.len() + entries.len() > MAX_TENSORS {
+            return Err(bad(format!("with it, the checkpoint has more than {MAX_TENSORS} tensors")));
+        }
         let (start, data) = (8 + length, rest - length);
         let index = self.files.len();
+        let mut ranges = Vec::with_capacity(entries.len());
         for (name, entry) in entries {
-            if name == "__metadata__" {
-                continue;
-            }
-            let wrong = |problem: String| HfTensorsError::Tensor {
-                path: path.to_owned(),
-                tensor: name.chars().take(200).flat_map(char::escape_debug).collect(),
-                problem,
-            };
-            let entry: Entry = serde_json::from_value(entry).map_err(|e| wrong(e.to_string()))?;
+            let wrong =
+                |problem: String| HfTensorsError::Tensor { path: path.to_owned(), tensor: shown(&name), problem };
             let dtype = match entry.dtype.as_str() {
                 "F32" => Dtype::F32,
                 "F16" => Dtype::F16,
                 "BF16" => Dtype::Bf16,
                 "U8" => Dtype::U8,
                 other => {
-                    return Err(wrong(format!("type {}; F32, F16, BF16 and U8 can be read", other.escape_debug())));
+                    return Err(wrong(format!("type {}; F32, F16, BF16 and U8 can be read", shown(other))));
                 }
             };
             let [from, to] = entry.data_offsets;
             if from > to || to > data {
                 return Err(wrong(format!("bytes {from} to {to} of {data}")));
             }
-            let size = entry.shape.iter().try_fold(dtype.bytes(), |n, &d| n.checked_mul(d));
-            if size != Some(to - from) || entry.shape.len() > 8 {
-                return Err(wrong(format!(
-                    "a {} of shape {:?} does not take {} bytes",
-                    dtype.name(),
-                    entry.shape,
-                    to - from
-                )));
+            let shape = entry.shape.0;
+            if shape.iter().try_fold(dtype.bytes(), |n, &d| n.checked_mul(d)) != Some(to - from) {
+                let need = format!("a {} of shape {shape:?} does not take {} bytes", dtype.name(), to - from);
+                return Err(wrong(need));
             }
-            let tensor = HfTensor {
-                name: name.clone(),
-                dtype,
-                shape: entry.shape,
-                file: index,
-                offset: start + from,
-                bytes: to - from,
-            };
+            ranges.push((from, to, name.clone()));
+            let tensor =
+                HfTensor { name: name.clone(), dtype, shape, file: index, offset: start + from, bytes: to - from };
             if self.tensors.insert(name.clone(), tensor).is_some() {
-                return Err(wrong("it stands in two files".into()));
+                return Err(wrong("it stands there twice, or in two files".into()));
             }
+        }
+        // As the format has it: tensors side by side, none over another. A small file could otherwise be read as
+        // terabytes, the same bytes again for every tensor.
+        ranges.sort_unstable();
+        let mut at = 0;
+        for (from, to, name) in &ranges {
+            if *from != at {
+                let problem = format!("it begins at byte {from} of the data; the tensors before it end at {at}");
+                return Err(HfTensorsError::Tensor { path: path.to_owned(), tensor: shown(name), problem });
+            }
+            at = *to;
+        }
+        if at != data {
+            return Err(bad(format!("the last {} bytes belong to no tensor", data - at)));
         }
         self.files.push((path.to_owned(), file));
         Ok(())
@@ -274,7 +363,7 @@ impl HfTensors {
 
     /// A refusal that names a tensor and its file.
     pub fn refuse(&self, tensor: &HfTensor, problem: String) -> HfTensorsError {
-        HfTensorsError::Tensor { path: self.files[tensor.file].0.clone(), tensor: tensor.name.clone(), problem }
+        HfTensorsError::Tensor { path: self.files[tensor.file].0.clone(), tensor: shown(&tensor.name), problem }
     }
 
     /// Bytes `start .. start + buf.len()` of a tensor's data.
@@ -363,7 +452,7 @@ mod tests {
         for (map, part) in [
             (r#""a":"../x.safetensors""#, "no plain name"),
             (r#""a":"/etc/passwd""#, "no plain name"),
-            (r#""a":7"#, "no text"),
+            (r#""a":7"#, "expected a string"),
             ("", "names no file"),
             (r#""a":"2.safetensors""#, "not in the file"),
             (r#""a":"3.safetensors""#, "3.safetensors"),
@@ -382,6 +471,21 @@ mod tests {
             (vec![1, 2, 3], "model.safetensors"),
             (endless, "does not fit"),
             (file("[]", &[]), "no JSON object"),
+            (entry(r#"{"dtype":"F32","shape":[1,1,1,1,1,1,1,1,2],"data_offsets":[0,8]}"#), "at most 8 dimensions"),
+            (
+                entry(
+                    r#"{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[0],"data_offsets":[8,8]}"#,
+                ),
+                "twice",
+            ),
+            (
+                entry(
+                    r#"{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}"#,
+                ),
+                "tensor 'b': it begins at byte 4 of the data; the tensors before it end at 8",
+            ),
+            (entry(r#"{"dtype":"F32","shape":[1],"data_offsets":[4,8]}"#), "begins at byte 4"),
+            (entry(r#"{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#), "last 4 bytes"),
             (entry(r#"{"dtype":"F32","shape":[2],"data_offsets":[0,9]}"#), "bytes 0 to 9 of 8"),
             (entry(r#"{"dtype":"F32","shape":[2],"data_offsets":[8,0]}"#), "bytes 8 to 0"),
             (entry(r#"{"dtype":"F32","shape":[3],"data_offsets":[0,8]}"#), "does not take 8 bytes"),

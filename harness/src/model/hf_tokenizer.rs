@@ -4,18 +4,27 @@
 //! that is cut elsewhere gives other ids, silently. What the engine would not do (a normalizer, a prefix space,
 //! a byte fallback) is refused by field.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::marker::PhantomData;
 
 use serde::Deserialize;
+use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value as Json;
+use serde_json::value::RawValue;
 
 use super::vocabulary::{CONTROL, NORMAL, UNUSED, USER_DEFINED, Vocabulary};
 
-/// Most token ids that are accepted; ten times a large vocabulary.
-pub const MAX_TOKENS: u32 = 2_000_000;
+/// Most tokens, merges and added tokens, and the bound of the ids; four times a large vocabulary.
+pub const MAX_TOKENS: u32 = 1_000_000;
 
-/// Largest `tokenizer.json` that is read, bytes.
-pub const MAX_BYTES: u64 = 256 << 20;
+/// Largest `tokenizer.json` that is read, bytes; twice the largest in use.
+pub const MAX_BYTES: u64 = 64 << 20;
+
+/// Longest description of a normalizer, pre-tokenizer or post-processor, bytes. As a tree of values it takes forty
+/// times as much.
+const MAX_STEP_BYTES: usize = 1 << 20;
 
 /// Why a tokenizer cannot be carried over.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +56,7 @@ pub enum HfTokenizerError {
         /// What was found, shortened.
         found: String,
     },
-    /// Two tokens share an id, or a text has two ids.
+    /// Two tokens share an id.
     #[error("tokenizer.json: token id {id} belongs to '{first}' and to '{second}'")]
     SharedId {
         /// The id.
@@ -56,6 +65,16 @@ pub enum HfTokenizerError {
         first: String,
         /// The other.
         second: String,
+    },
+    /// A text has two ids: which of them it gets would depend on the reader.
+    #[error("tokenizer.json: token '{token}' has the ids {first} and {second}")]
+    SharedText {
+        /// The text.
+        token: String,
+        /// One of the two.
+        first: u32,
+        /// The other.
+        second: u32,
     },
     /// An id is beyond what the model has logits for.
     #[error("tokenizer.json: token '{token}' has the id {id}; the model has {limit} tokens (ids from 0)")]
@@ -98,14 +117,97 @@ const QWEN_2: &str =
 #[derive(Deserialize)]
 struct File {
     #[serde(default)]
-    added_tokens: Vec<AddedToken>,
+    added_tokens: Bounded<AddedToken>,
+    // Kept as text until their length is known: what a tree of values takes is no matter of the file's size.
     #[serde(default)]
-    normalizer: Option<Json>,
+    normalizer: Option<Box<RawValue>>,
     #[serde(default)]
-    pre_tokenizer: Option<Json>,
+    pre_tokenizer: Option<Box<RawValue>>,
     #[serde(default)]
-    post_processor: Option<Json>,
+    post_processor: Option<Box<RawValue>>,
     model: Model,
+}
+
+/// At most [`MAX_TOKENS`] elements, counted while they are read.
+struct Bounded<T>(Vec<T>);
+
+impl<T> Default for Bounded<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Bounded<T> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for V<T> {
+            type Value = Bounded<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a list of at most {MAX_TOKENS} elements")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Bounded<T>, A::Error> {
+                let mut elements = Vec::new();
+                while let Some(element) = list.next_element()? {
+                    if elements.len() == MAX_TOKENS as usize {
+                        return Err(de::Error::invalid_length(elements.len() + 1, &self));
+                    }
+                    elements.push(element);
+                }
+                Ok(Bounded(elements))
+            }
+        }
+        d.deserialize_seq(V(PhantomData))
+    }
+}
+
+/// Texts and their ids, at most [`MAX_TOKENS`]; a text that stands twice is refused.
+struct Vocab(HashMap<String, u32>);
+
+impl<'de> Deserialize<'de> for Vocab {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V;
+        impl<'de> Visitor<'de> for V {
+            type Value = Vocab;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "an object of at most {MAX_TOKENS} token ids by their texts")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vocab, A::Error> {
+                let mut vocab = HashMap::new();
+                while let Some(text) = map.next_key::<String>()? {
+                    if vocab.len() == MAX_TOKENS as usize {
+                        return Err(de::Error::invalid_length(vocab.len() + 1, &self));
+                    }
+                    match vocab.entry(text) {
+                        Entry::Vacant(place) => drop(place.insert(map.next_value()?)),
+                        Entry::Occupied(place) => {
+                            let text = shown(place.key());
+                            return Err(de::Error::custom(format_args!("model.vocab has the token '{text}' twice")));
+                        }
+                    }
+                }
+                Ok(Vocab(vocab))
+            }
+        }
+        d.deserialize_map(V)
+    }
+}
+
+/// A part of the file as a tree of values.
+fn step(field: &'static str, text: Option<&RawValue>) -> Result<Option<Json>, HfTokenizerError> {
+    let Some(text) = text.map(RawValue::get) else { return Ok(None) };
+    if text.len() > MAX_STEP_BYTES {
+        return Err(HfTokenizerError::Field {
+            field,
+            value: format!("{} bytes long", text.len()),
+            need: format!("at most {MAX_STEP_BYTES} bytes are read"),
+        });
+    }
+    let value = serde_json::from_str(text);
+    value.map(Some).map_err(|source| HfTokenizerError::Json { file: "tokenizer.json", source })
 }
 
 #[derive(Deserialize)]
@@ -130,9 +232,9 @@ struct Model {
     continuing_subword_prefix: Option<String>,
     #[serde(default)]
     end_of_word_suffix: Option<String>,
-    vocab: HashMap<String, u32>,
+    vocab: Vocab,
     #[serde(default)]
-    merges: Vec<Merge>,
+    merges: Bounded<Merge>,
 }
 
 /// Written as one text with a space by older versions of the library, as a pair by newer ones.
@@ -182,10 +284,11 @@ pub fn read(
         serde_json::from_slice(json).map_err(|source| HfTokenizerError::Json { file: "tokenizer.json", source })?;
     let mut warnings = Vec::new();
     check_model(&file.model)?;
-    if let Some(normalizer) = &file.normalizer {
+    if let Some(normalizer) = &step("normalizer", file.normalizer.as_deref())? {
         normalizer_check(normalizer, &mut warnings)?;
     }
-    let recognised = pre_tokenizer(file.pre_tokenizer.as_ref());
+    let recognised = pre_tokenizer(step("pre_tokenizer", file.pre_tokenizer.as_deref())?.as_ref());
+    let processor = step("post_processor", file.post_processor.as_deref())?;
     let pre = match (pre, recognised) {
         (Some(stated), found) => {
             if found.as_ref().ok() != Some(&stated) {
@@ -207,9 +310,15 @@ pub fn read(
     }
     let (tokens, kinds) = tokens(&file, n_vocab)?;
     let merges = merges(&file.model)?;
-    let ids: HashMap<&str, u32> = (0u32..).zip(&tokens).map(|(id, text)| (text.as_str(), id)).collect();
+    let mut ids: HashMap<&str, u32> = HashMap::with_capacity(tokens.len());
+    for (second, text) in (0u32..).zip(&tokens) {
+        // An added token beside one of the vocabulary, or a filler's name that was taken.
+        if let Some(first) = ids.insert(text, second) {
+            return Err(HfTokenizerError::SharedText { token: shown(text), first, second });
+        }
+    }
     let special = special(&ids, beside)?;
-    let first = first_added(file.post_processor.as_ref());
+    let first = first_added(processor.as_ref());
     let configured = beside.tokenizer_config.as_ref().and_then(|c| c.get("add_bos_token")).and_then(Json::as_bool);
     let add_bos = match (first, special.bos) {
         (Some(text), Some(bos)) if ids.get(text.as_str()) == Some(&bos) => Some(true),
@@ -255,7 +364,7 @@ fn check_model(model: &Model) -> Result<(), HfTokenizerError> {
     // Old files leave the type out; merges tell BPE.
     match model.kind.as_deref() {
         Some("BPE") => {}
-        None if !model.merges.is_empty() => {}
+        None if !model.merges.0.is_empty() => {}
         other => {
             return refuse("model.type", format!("{other:?}"), "only byte-level BPE can be carried over");
         }
@@ -355,13 +464,13 @@ fn tokens(file: &File, n_vocab: Option<u32>) -> Result<(Vec<String>, Vec<i32>), 
         }
         Ok(())
     };
-    for (text, &id) in &file.model.vocab {
+    for (text, &id) in &file.model.vocab.0 {
         put(id, text)?;
         if let Some((first, _)) = by_id.insert(id, (text, NORMAL)) {
             return Err(HfTokenizerError::SharedId { id, first: shown(first), second: shown(text) });
         }
     }
-    for added in &file.added_tokens {
+    for added in &file.added_tokens.0 {
         put(added.id, &added.content)?;
         let kind = if added.special { CONTROL } else { USER_DEFINED };
         // An added token may stand in the model's vocabulary as well, under the same id.
@@ -403,8 +512,8 @@ fn tokens(file: &File, n_vocab: Option<u32>) -> Result<(Vec<String>, Vec<i32>), 
 }
 
 fn merges(model: &Model) -> Result<Vec<String>, HfTokenizerError> {
-    let mut out = Vec::with_capacity(model.merges.len());
-    for (index, merge) in model.merges.iter().enumerate() {
+    let mut out = Vec::with_capacity(model.merges.0.len());
+    for (index, merge) in model.merges.0.iter().enumerate() {
         let (left, right) = match merge {
             Merge::Pair(left, right) => (left.as_str(), right.as_str()),
             Merge::Text(text) => text.split_once(' ').unwrap_or((text.as_str(), "")),
@@ -417,7 +526,7 @@ fn merges(model: &Model) -> Result<Vec<String>, HfTokenizerError> {
             return bad("has a space inside a part, which a GGUF merge cannot hold");
         }
         let whole = format!("{left}{right}");
-        if !model.vocab.contains_key(&whole) {
+        if !model.vocab.0.contains_key(&whole) {
             return bad("makes no token of the vocabulary");
         }
         out.push(format!("{left} {right}"));
@@ -604,7 +713,7 @@ mod tests {
             ("normalizer", |t| t["normalizer"] = json!({"type": "Lowercase"})),
             ("id 2 belongs to", |t| t["model"]["vocab"]["c"] = json!(2)),
             ("id 4 belongs to", |t| t["model"]["vocab"]["c"] = json!(4)),
-            ("ids without such holes", |t| t["model"]["vocab"]["c"] = json!(1_999_999)),
+            ("ids without such holes", |t| t["model"]["vocab"]["c"] = json!(999_999)),
             ("has the id 4000000000", |t| t["model"]["vocab"]["c"] = json!(4_000_000_000_u32)),
             ("has not two parts", |t| t["model"]["merges"] = json!(["ab"])),
             ("makes no token", |t| t["model"]["merges"] = json!([["b", "b"]])),
@@ -616,6 +725,15 @@ mod tests {
             let err = read_json(&t, None).unwrap_err().to_string();
             assert!(err.contains(part), "{part}: {err}");
         }
+        let mut t = tokenizer();
+        t["added_tokens"][0] = json!({"id": 5, "content": "ab"});
+        assert!(read_json(&t, None).unwrap_err().to_string().contains("token 'ab' has the ids 2 and 5"));
+        let twice = tokenizer().to_string().replace(r#""ab":2"#, r#""ab":2,"ab":7"#);
+        let err = read(twice.as_bytes(), &config(), None, None).unwrap_err().to_string();
+        assert!(err.contains("the token 'ab' twice"), "{err}");
+        let mut t = tokenizer();
+        t["normalizer"] = json!(vec![0; 1 << 20]);
+        assert!(read_json(&t, None).unwrap_err().to_string().contains("normalizer is 2097153 bytes long"));
         let err = read_json(&tokenizer(), Some(6)).unwrap_err().to_string();
         assert!(err.contains("'<tool>'") && err.contains("6 tokens"), "{err}");
         assert!(matches!(read(b"{", &config(), None, None), Err(HfTokenizerError::Json { .. })));

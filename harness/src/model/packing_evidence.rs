@@ -10,6 +10,7 @@
 use bitnet_rs::gguf::{GgmlType, GgufError, GgufFile, TensorInfo};
 use serde::Serialize;
 
+use super::repack::MAX_ROW;
 use super::ternary;
 use crate::reference::i2s::Packing;
 
@@ -21,6 +22,9 @@ const MIN_DEVIATIONS: f64 = 8.0;
 
 /// … and be this much stronger than the other's.
 const MIN_RATIO: f64 = 2.0;
+
+/// Most weights of a matrix that is looked at, ten times a large model's. A file with holes claims any number.
+const MAX_WEIGHTS: u64 = 1 << 32;
 
 /// Weights decoded at once.
 const PIECE: usize = 1 << 18;
@@ -64,7 +68,8 @@ struct Shares {
 /// What reading the file returns.
 pub fn gather(file: &GgufFile) -> Result<PackingEvidence, GgufError> {
     let gguf = file.gguf();
-    let ternary = |name: String| gguf.tensor(&name).filter(|t| t.ggml_type() == GgmlType::I2_S);
+    let within = |t: &&TensorInfo| t.row_len() <= MAX_ROW && t.rows() <= MAX_ROW && t.elements() <= MAX_WEIGHTS;
+    let ternary = |name: String| gguf.tensor(&name).filter(|t| t.ggml_type() == GgmlType::I2_S).filter(within);
     let blocks: Vec<u32> = (0..512).filter(|b| ternary(format!("blk.{b}.ffn_down.weight")).is_some()).collect();
     if gguf.tensors().iter().all(|t| t.ggml_type() != GgmlType::I2_S) {
         return Ok(PackingEvidence {

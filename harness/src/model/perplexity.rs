@@ -12,6 +12,9 @@ use std::time::Instant;
 use bitnet_rs::{Batch, Context, ContextParams, Model, Pos, SeqId, Special, TokenId, greedy};
 use serde::Serialize;
 
+/// Most tokens decoded by one call. The default micro-batch, which the context shrinks where stacks are small.
+const SCORED_AT_ONCE: usize = 512;
+
 /// Why there is no figure.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -143,22 +146,29 @@ pub fn measure(
     let mut sums = Sums::default();
     let first = n_ctx / 2;
     let start = Instant::now();
+    // A window's logits are half a gigabyte for two thousand tokens of a large vocabulary, so they are taken one
+    // micro-batch at a time: the engine computes the same either way.
+    let at_once = (context.params().n_ubatch as usize).clamp(1, SCORED_AT_ONCE);
     for (window, chunk) in tokens.chunks_exact(n_ctx).take(total).enumerate() {
-        if cancel.load(Ordering::Relaxed) {
-            return Err(PerplexityError::Cancelled);
-        }
         context.clear()?;
-        let mut batch = Batch::new();
-        for (j, &token) in chunk.iter().enumerate() {
-            let token = if j == 0 { bos.unwrap_or(token) } else { token };
-            // Logits of position j predict token j + 1; the last position predicts nothing of this window.
-            batch.push(token, Pos::new(j as i32)?, &[SeqId::ZERO], j >= first && j + 1 < n_ctx);
-        }
-        let logits = context.decode(&batch)?;
-        for j in first..n_ctx - 1 {
-            let row = logits.at(SeqId::ZERO, Pos::new(j as i32)?)?;
-            let not_finite = PerplexityError::NotFinite { window, position: j as u32 };
-            sums.add(nll(row, chunk[j + 1].index()).ok_or(not_finite)?);
+        // Logits of position j predict token j + 1; the last position predicts nothing of this window.
+        let scored = |j: usize| j >= first && j + 1 < n_ctx;
+        for start in (0..n_ctx).step_by(at_once) {
+            if cancel.load(Ordering::Relaxed) {
+                return Err(PerplexityError::Cancelled);
+            }
+            let part = start..n_ctx.min(start + at_once);
+            let mut batch = Batch::new();
+            for j in part.clone() {
+                let token = if j == 0 { bos.unwrap_or(chunk[0]) } else { chunk[j] };
+                batch.push(token, Pos::new(j as i32)?, &[SeqId::ZERO], scored(j));
+            }
+            let logits = context.decode(&batch)?;
+            for j in part.filter(|&j| scored(j)) {
+                let row = logits.at(SeqId::ZERO, Pos::new(j as i32)?)?;
+                let not_finite = PerplexityError::NotFinite { window, position: j as u32 };
+                sums.add(nll(row, chunk[j + 1].index()).ok_or(not_finite)?);
+            }
         }
         progress(window + 1, total, sums.result().0);
     }
@@ -175,14 +185,17 @@ pub fn measure(
     })
 }
 
-/// Tokens a second when decoding one at a time after a short prompt: the median of three runs of `n` tokens.
+/// Tokens a second when decoding one at a time after a short prompt: the median of three runs of `n` tokens, or of as
+/// many as the model's context holds.
 ///
 /// # Errors
 /// What the engine returns.
 pub fn decode_speed(model: &Model, threads: u32, n: usize) -> Result<f64, bitnet_rs::Error> {
-    let n_ctx = (n as u32 + 64).min(model.info().hyperparameters().n_ctx_train);
-    let mut context = Context::new(model, &ContextParams { n_ctx, n_threads: threads, ..ContextParams::default() })?;
+    let n_ctx_train = model.info().hyperparameters().n_ctx_train;
     let prompt = model.tokenize("The", Special::ContentWithBos)?;
+    let n = n.min((n_ctx_train as usize).saturating_sub(prompt.len())).max(1);
+    let n_ctx = u32::try_from(n + prompt.len()).unwrap_or(n_ctx_train).min(n_ctx_train);
+    let mut context = Context::new(model, &ContextParams { n_ctx, n_threads: threads, ..ContextParams::default() })?;
     let mut speeds = Vec::new();
     for _ in 0..3 {
         context.clear()?;

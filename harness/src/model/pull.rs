@@ -3,22 +3,45 @@
 //! The hub's API gives each file's size and hash at one commit: SHA-256 for large files (LFS), the git blob's SHA-1 for
 //! the others. A file is fetched into a `.part` beside its place, which a later call goes on with, and is renamed only
 //! when size and hash are right.
+//!
+//! Neither the hub nor the folder is trusted: what is read is bounded in length and in time, redirects are followed by
+//! hand (their bodies are never read), and links in the way are not followed.
 
+use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use sha1::{Digest as _, Sha1};
 use sha2::Sha256;
 
+use super::atomic_file::{self, AtomicFileError, Overwrite};
+use crate::input_file;
+
 /// The hub, where nothing else is said (`HF_ENDPOINT`).
 pub const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
-/// Longest listing of a repository that is read, bytes.
-const MAX_LISTING: u64 = 32 << 20;
+/// Longest listing of a repository that is read, bytes; some twenty thousand files.
+const MAX_LISTING: u64 = 8 << 20;
+
+/// Largest file, bytes; ten times a large model. What a hub states beyond it would only fill the disk.
+const MAX_FILE: u64 = 1 << 40;
+
+/// Most redirects of one request.
+const MAX_REDIRECTS: usize = 8;
+
+/// Time without data before a connection counts as dead, where nothing else is said.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Least bytes in the time of [`PullOptions::patience`]: a byte now and then is no answer either.
+const SLOWEST: u64 = 4096;
+
+/// How many times that a listing may take as a whole.
+const LISTING_PATIENCE: u32 = 4;
 
 /// Attempts at a file before giving up; each goes on where the last one stopped.
 const ATTEMPTS: u32 = 4;
@@ -86,6 +109,9 @@ pub enum PullError {
         /// What was listed.
         expected: String,
     },
+    /// What stands at a file's place is no file.
+    #[error(transparent)]
+    Target(#[from] AtomicFileError),
     /// A file of that name is there already and differs.
     #[error("{} exists and is not the listed file; pass --force to replace it", path.display())]
     Exists {
@@ -132,6 +158,8 @@ pub struct PullOptions {
     pub folder: PathBuf,
     /// Replace files that differ from the listed ones.
     pub force: bool,
+    /// Time without data before a connection counts as dead, such as [`PATIENCE`].
+    pub patience: Duration,
 }
 
 /// A file of the listing.
@@ -202,22 +230,81 @@ struct Hub<'o> {
 
 impl Hub<'_> {
     fn get(&self, url: &str, from: u64) -> Result<Answer, PullError> {
-        let mut request = self.agent.get(url);
-        if from > 0 {
-            request = request.header("Range", format!("bytes={from}-"));
+        let failed = |reason: String| PullError::Connection { url: url.to_owned(), reason };
+        let endpoint = Address::of(&self.options.endpoint);
+        let mut at = url.to_owned();
+        for _ in 0..=MAX_REDIRECTS {
+            let mut request = self.agent.get(&at);
+            if from > 0 {
+                request = request.header("Range", format!("bytes={from}-"));
+            }
+            let here = Address::of(&at);
+            // Elsewhere the token is nobody's business.
+            let trusted = here.is_some() && here == endpoint;
+            if let Some(token) = self.options.token.as_ref().filter(|_| trusted) {
+                request = request.header("Authorization", format!("Bearer {token}"));
+            }
+            let answer = request.call().map_err(|e| failed(e.to_string()))?;
+            let status = answer.status().as_u16();
+            let header = |name: &str| answer.headers().get(name).and_then(|v| v.to_str().ok());
+            if matches!(status, 301 | 302 | 303 | 307 | 308) {
+                let location = header("location").unwrap_or_default();
+                at = redirected(&at, location).ok_or_else(|| {
+                    let to: String = location.chars().take(200).flat_map(char::escape_debug).collect();
+                    failed(format!("a redirect from {at} to '{to}', which is not followed"))
+                })?;
+                continue;
+            }
+            let start = header("content-range").and_then(|v| v.strip_prefix("bytes ")?.split_once('-')?.0.parse().ok());
+            return Ok(Answer { status, start, body: Box::new(answer.into_body().into_reader()) });
         }
-        if let Some(token) = &self.options.token {
-            request = request.header("Authorization", format!("Bearer {token}"));
-        }
-        let answer =
-            request.call().map_err(|e| PullError::Connection { url: url.to_owned(), reason: e.to_string() })?;
-        let start = answer
-            .headers()
-            .get("content-range")
-            .and_then(|v| v.to_str().ok())
-            .and_then(|v| v.strip_prefix("bytes ")?.split_once('-')?.0.parse().ok());
-        Ok(Answer { status: answer.status().as_u16(), start, body: Box::new(answer.into_body().into_reader()) })
+        Err(failed(format!("more than {MAX_REDIRECTS} redirects")))
     }
+}
+
+/// Scheme and authority of a URL.
+#[derive(Debug, PartialEq, Eq)]
+struct Address {
+    secure: bool,
+    /// Host and port, in small letters.
+    authority: String,
+}
+
+impl Address {
+    /// `None` for anything but http and https, for user names (`http://localhost@elsewhere`) and for nonsense.
+    fn of(url: &str) -> Option<Self> {
+        let (scheme, rest) = url.split_once("://")?;
+        let secure = match scheme.to_ascii_lowercase().as_str() {
+            "https" => true,
+            "http" => false,
+            _ => return None,
+        };
+        let authority = rest.split(['/', '?', '#']).next()?.to_ascii_lowercase();
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '[' | ']');
+        (!authority.is_empty() && authority.chars().all(plain)).then_some(Self { secure, authority })
+    }
+
+    /// Is it this machine?
+    fn is_local(&self) -> bool {
+        // What stands behind the last colon is a port where it is a number; a colon inside of brackets is none.
+        let host = match self.authority.rsplit_once(':') {
+            Some((host, port)) if port.chars().all(|c| c.is_ascii_digit()) => host,
+            _ => &self.authority,
+        };
+        matches!(host, "127.0.0.1" | "localhost" | "[::1]")
+    }
+}
+
+/// Where a redirect leads, as far as it is followed: to an address or an absolute path, and never out of https.
+fn redirected(from: &str, location: &str) -> Option<String> {
+    let here = Address::of(from)?;
+    let to = if location.starts_with('/') && !location.starts_with("//") {
+        format!("{}://{}{location}", if here.secure { "https" } else { "http" }, here.authority)
+    } else {
+        location.to_owned()
+    };
+    let there = Address::of(&to)?;
+    (there.secure || !here.secure).then_some(to)
 }
 
 /// Fetches the files. `progress` gets the file, its bytes so far and in total.
@@ -231,13 +318,17 @@ pub fn pull(
 ) -> Result<Pulled, PullError> {
     check(options)?;
     let config = ureq::Agent::config_builder()
-        .timeout_connect(Some(Duration::from_secs(30)))
-        .timeout_recv_response(Some(Duration::from_secs(60)))
+        .timeout_resolve(Some(options.patience))
+        .timeout_connect(Some(options.patience))
+        .timeout_recv_response(Some(options.patience))
+        .timeout_per_read(Some(options.patience))
+        // Followed by hand: the client would read a redirect's body to its end, and there may be none.
+        .max_redirects(0)
         .http_status_as_error(false)
         .user_agent(concat!("bitnet-harness/", env!("CARGO_PKG_VERSION")))
         .build();
     let hub = Hub { options, agent: config.into() };
-    let (commit, listed) = listing(&hub)?;
+    let (commit, listed) = listing(&hub, cancel)?;
     let wanted = select(options, &listed)?;
     let mut files = Vec::new();
     for file in wanted {
@@ -261,12 +352,10 @@ fn check(options: &PullOptions) -> Result<(), PullError> {
         return refuse("--revision", revision, "a branch, tag or commit is needed");
     }
     let endpoint = &options.endpoint;
-    let secure = endpoint.starts_with("https://");
-    let local = ["http://127.0.0.1", "http://localhost", "http://[::1]"].iter().any(|l| endpoint.starts_with(l));
-    if !secure && !endpoint.starts_with("http://") {
-        return refuse("endpoint", endpoint, "an http:// or https:// address is needed");
-    }
-    if !secure && !local && options.token.is_some() {
+    let Some(address) = Address::of(endpoint).filter(|_| !endpoint.contains(['?', '#'])) else {
+        return refuse("endpoint", endpoint, "an http:// or https:// address without a user name is needed");
+    };
+    if !address.secure && !address.is_local() && options.token.is_some() {
         return refuse("endpoint", endpoint, "a token is only sent over https, or to this machine");
     }
     Ok(())
@@ -276,20 +365,33 @@ fn base(options: &PullOptions) -> &str {
     options.endpoint.trim_end_matches('/')
 }
 
-fn listing(hub: &Hub<'_>) -> Result<(String, Vec<RemoteFile>), PullError> {
+fn listing(hub: &Hub<'_>, cancel: &AtomicBool) -> Result<(String, Vec<RemoteFile>), PullError> {
     let o = hub.options;
     let revision = o.revision.replace('/', "%2F");
     let url = format!("{}/api/models/{}/revision/{revision}?blobs=true", base(o), o.repository);
-    let answer = hub.get(&url, 0)?;
+    let started = Instant::now();
+    let mut answer = hub.get(&url, 0)?;
     if answer.status != 200 {
         return Err(PullError::Status { url, status: answer.status });
     }
-    let mut text = Vec::new();
-    let read = answer.body.take(MAX_LISTING + 1).read_to_end(&mut text);
-    read.map_err(|e| PullError::Connection { url: url.clone(), reason: e.to_string() })?;
+    let failed = |reason: String| PullError::Connection { url: url.clone(), reason };
     let bad = |problem: String| PullError::Listing { url: url.clone(), problem };
-    if text.len() as u64 > MAX_LISTING {
-        return Err(bad(format!("the listing is longer than {MAX_LISTING} bytes")));
+    let (mut text, mut piece) = (Vec::new(), vec![0; PIECE]);
+    loop {
+        if cancel.load(Ordering::Relaxed) {
+            return Err(PullError::Cancelled);
+        }
+        match answer.body.read(&mut piece).map_err(|e| failed(e.to_string()))? {
+            0 => break,
+            n => text.extend_from_slice(&piece[..n]),
+        }
+        if text.len() as u64 > MAX_LISTING {
+            return Err(bad(format!("the listing is longer than {MAX_LISTING} bytes")));
+        }
+        let limit = o.patience * LISTING_PATIENCE;
+        if started.elapsed() > limit {
+            return Err(failed(format!("the listing is not there after {} s", limit.as_secs())));
+        }
     }
     parse_listing(&text).map_err(bad)
 }
@@ -301,20 +403,35 @@ fn parse_listing(text: &[u8]) -> Result<(String, Vec<RemoteFile>), String> {
         return Err("its commit is no SHA-1".into());
     }
     let mut files = Vec::new();
+    let mut names = HashSet::new();
     for s in listing.siblings {
         let shown: String = s.rfilename.chars().take(200).flat_map(char::escape_debug).collect();
         // The name becomes a path on this machine.
         let path = Path::new(&s.rfilename);
         let inside = path.components().all(|c| matches!(c, Component::Normal(_)));
-        if s.rfilename.is_empty() || !inside || s.rfilename.contains(['\\', '\0', ':', '?', '#', '%']) {
+        // It is shown to people as well.
+        let odd = |c: char| c.is_control() || matches!(c, '\\' | ':' | '?' | '#' | '%');
+        if s.rfilename.is_empty() || !inside || s.rfilename.contains(odd) {
             return Err(format!("'{shown}' is no plain path inside the repository"));
+        }
+        if !names.insert(s.rfilename.clone()) {
+            return Err(format!("'{shown}' stands there twice"));
         }
         let (size, hash) = match (s.lfs, s.size, s.blob_id) {
             (Some(lfs), _, _) if hex(&lfs.sha256, 64) => (lfs.size, format!("sha256:{}", lfs.sha256.to_lowercase())),
             (None, Some(size), Some(id)) if hex(&id, 40) => (size, format!("git-sha1:{}", id.to_lowercase())),
             _ => return Err(format!("'{shown}' has no size and hash")),
         };
+        if size > MAX_FILE {
+            return Err(format!("'{shown}' has {size} bytes; at most {MAX_FILE} are fetched"));
+        }
         files.push(RemoteFile { name: s.rfilename, size, hash });
+    }
+    let above =
+        |file: &RemoteFile| file.name.match_indices('/').find_map(|(at, _)| names.get(&file.name[..at]).cloned());
+    if let Some(name) = files.iter().find_map(above) {
+        let shown: String = name.chars().take(200).flat_map(char::escape_debug).collect();
+        return Err(format!("'{shown}' is a file and a folder"));
     }
     Ok((listing.sha, files))
 }
@@ -406,8 +523,14 @@ fn fetch(
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).map_err(io)?;
     }
-    if let Ok(metadata) = fs::metadata(&path) {
-        if metadata.is_file() && metadata.len() == file.size && hash_of(&path, file).map_err(io)? == file.hash {
+    atomic_file::check_target(&path, Overwrite::Replace)?;
+    // A link that leads nowhere is something that exists.
+    if fs::symlink_metadata(&path).is_ok() {
+        if let Ok(metadata) = fs::metadata(&path)
+            && metadata.is_file()
+            && metadata.len() == file.size
+            && hash_of(&path, file).map_err(io)? == file.hash
+        {
             return Ok(0);
         }
         if !hub.options.force {
@@ -422,7 +545,7 @@ fn fetch(
     let url = format!("{}/{}/resolve/{commit}/{}", base(hub.options), hub.options.repository, file.name);
     let mut fetched = 0;
     for attempt in 1.. {
-        let mut out = OpenOptions::new().create(true).append(true).open(&part).map_err(part_io)?;
+        let mut out = open_part(&part).map_err(part_io)?;
         let have = out.metadata().map_err(part_io)?.len();
         match attempt_once(hub, &url, file, &mut out, have, &mut fetched, progress, cancel) {
             Ok(()) => {
@@ -434,8 +557,16 @@ fn fetch(
                 fs::remove_file(&part).map_err(part_io)?;
                 return Err(e);
             }
-            Err(Attempt::Failed(e)) => return Err(e),
-            Err(Attempt::Disk(e)) => return Err(part_io(e)),
+            Err(failure) => {
+                // Nothing came: nothing to go on with.
+                if out.metadata().is_ok_and(|m| m.len() == 0) {
+                    let _ = fs::remove_file(&part);
+                }
+                return Err(match failure {
+                    Attempt::Failed(e) => e,
+                    Attempt::Disk(e) => part_io(e),
+                });
+            }
         }
     }
     let found = hash_of(&part, file).map_err(part_io)?;
@@ -448,8 +579,47 @@ fn fetch(
             expected: file.hash.clone(),
         });
     }
+    // Again: the download may have been long.
+    let overwrite = if hub.options.force { Overwrite::Replace } else { Overwrite::Refuse };
+    atomic_file::check_target(&path, overwrite)?;
     fs::rename(&part, &path).map_err(io)?;
     Ok(fetched)
+}
+
+/// Opens the partial file, or makes it. Its name can be foretold: a link that somebody put there is not followed, and a
+/// pipe not waited for.
+fn open_part(part: &Path) -> io::Result<File> {
+    let found = match fs::symlink_metadata(part) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return OpenOptions::new().create_new(true).append(true).open(part);
+        }
+        found => found?,
+    };
+    let refuse = |what: &str| Err(io::Error::other(format!("is {what}, not a partial download; remove it")));
+    if !found.is_file() {
+        return refuse(input_file::kind(found.file_type()));
+    }
+    let file = OpenOptions::new().append(true).open(part)?;
+    let opened = file.metadata()?;
+    if (opened.dev(), opened.ino()) == (found.dev(), found.ino()) { Ok(file) } else { refuse("exchanged meanwhile") }
+}
+
+/// Tells a slow answer from one that only keeps the connection open.
+struct Pace {
+    since: Instant,
+    have: u64,
+}
+
+impl Pace {
+    /// The bytes since the last look where they are too few; a look is taken once in the time of `patience`.
+    fn too_slow(&mut self, now: Instant, have: u64, patience: Duration) -> Option<u64> {
+        if now.duration_since(self.since) <= patience {
+            return None;
+        }
+        let bytes = have.saturating_sub(self.have);
+        *self = Self { since: now, have };
+        (bytes < SLOWEST).then_some(bytes)
+    }
 }
 
 enum Attempt {
@@ -498,9 +668,14 @@ fn attempt_once(
         (status, _) => return Err(PullError::Status { url: url.to_owned(), status }.into()),
     }
     let mut piece = vec![0; PIECE];
+    let mut pace = Pace { since: Instant::now(), have };
     loop {
         if cancel.load(Ordering::Relaxed) {
             return Err(PullError::Cancelled.into());
+        }
+        if let Some(bytes) = pace.too_slow(Instant::now(), have, hub.options.patience) {
+            let reason = format!("{bytes} bytes in {} s are too slow", hub.options.patience.as_secs());
+            return Err(PullError::Connection { url: url.to_owned(), reason }.into());
         }
         let n = answer
             .body
@@ -551,6 +726,8 @@ mod tests {
         Altered,
         /// Sends more than it lists.
         TooLong,
+        /// Sends the first so many bytes of a body, then nothing, and keeps the connection open.
+        Silent(usize),
     }
 
     struct Server {
@@ -630,6 +807,14 @@ mod tests {
         };
         let head = format!("{head}Content-Length: {}\r\nConnection: close\r\n\r\n", body.len());
         stream.write_all(head.as_bytes()).unwrap();
+        if let Manner::Silent(n) = manner
+            && is_weights
+        {
+            let _ = stream.write_all(&body[..n.saturating_sub(from).min(body.len())]);
+            // Until the other side has had enough.
+            let _ = stream.read(&mut [0; 1]);
+            return;
+        }
         let end = match *cut {
             Manner::CutOnce(n) if is_weights => {
                 *cut = Manner::Sound;
@@ -651,6 +836,7 @@ mod tests {
             token: None,
             folder: folder.to_owned(),
             force: false,
+            patience: PATIENCE,
         }
     }
 
@@ -761,12 +947,94 @@ mod tests {
         }
         assert!(matches!(with(&|o| o.revision = "../x".into()), PullError::Argument { .. }));
         assert!(matches!(with(&|o| o.endpoint = "ftp://x".into()), PullError::Argument { .. }));
-        let leak = with(&|o| {
-            o.endpoint = "http://example.invalid".into();
-            o.token = Some("secret".into());
-        });
-        assert!(leak.to_string().contains("https") && !leak.to_string().contains("secret"));
+        for endpoint in
+            ["http://example.invalid", "http://127.0.0.1.example.invalid", "http://localhost@example.invalid"]
+        {
+            let leak = with(&|o| {
+                o.endpoint = endpoint.into();
+                o.token = Some("secret".into());
+            });
+            assert!(matches!(leak, PullError::Argument { what: "endpoint", .. }), "{leak}");
+            assert!(leak.to_string().contains("https") && !leak.to_string().contains("secret"));
+        }
         assert!(matches!(with(&|o| o.endpoint = "http://127.0.0.1:1".into()), PullError::Connection { .. }));
+    }
+
+    #[test]
+    fn a_byte_now_and_then_is_too_slow() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let mut pace = Pace { since: start, have: 100 };
+        assert_eq!(pace.too_slow(after(30), 100, PATIENCE), None, "not looked at yet");
+        assert_eq!(pace.too_slow(after(31), 100 + SLOWEST, PATIENCE), None);
+        assert_eq!(pace.too_slow(after(50), 100 + SLOWEST, PATIENCE), None);
+        assert_eq!(pace.too_slow(after(62), 107 + SLOWEST, PATIENCE), Some(7));
+    }
+
+    #[test]
+    fn a_hub_that_falls_silent_is_given_up() {
+        let server = serve(Manner::Silent(40_000));
+        let folder = tempfile::tempdir().unwrap();
+        let mut o = options(&server, folder.path());
+        o.patience = Duration::from_millis(200);
+        assert!(matches!(run(&o), Err(PullError::Connection { .. })));
+        // What came is kept for a later run.
+        let part = folder.path().join(format!(".model.safetensors.{}.part", &WEIGHTS_SHA256[..12]));
+        assert!(fs::metadata(part).unwrap().len() >= 40_000);
+    }
+
+    #[test]
+    fn links_and_pipes_in_the_place_of_a_part_are_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (victim, part) = (folder.path().join("victim"), folder.path().join("part"));
+        fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, &part).unwrap();
+        assert!(open_part(&part).unwrap_err().to_string().contains("a link"));
+        fs::remove_file(&part).unwrap();
+        std::os::unix::fs::symlink(folder.path().join("nowhere"), &part).unwrap();
+        assert!(open_part(&part).is_err());
+        fs::remove_file(&part).unwrap();
+        open_part(&part).unwrap().write_all(b"one").unwrap();
+        open_part(&part).unwrap().write_all(b"two").unwrap();
+        assert_eq!(fs::read(&part).unwrap(), b"onetwo");
+        assert_eq!(fs::read(&victim).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn redirects_go_to_addresses_and_paths_and_never_out_of_https() {
+        for (from, location, to) in [
+            ("https://h/a", "https://cdn.example/b?c=d", Some("https://cdn.example/b?c=d")),
+            ("https://h:8/a", "/b", Some("https://h:8/b")),
+            ("http://h/a", "https://h/b", Some("https://h/b")),
+            ("https://h/a", "http://h/b", None),
+            ("https://h/a", "file:///etc/passwd", None),
+            ("https://h/a", "//elsewhere/b", None),
+            ("https://h/a", "b", None),
+            ("https://h/a", "", None),
+            ("https://h/a", "https://user@h/b", None),
+        ] {
+            assert_eq!(redirected(from, location).as_deref(), to, "{from} {location}");
+        }
+    }
+
+    #[test]
+    fn this_machine_is_told_from_names_that_begin_like_it() {
+        let local = |url: &str| Address::of(url).map(|a| a.is_local());
+        for url in ["http://127.0.0.1", "http://LOCALHOST:80/x", "http://[::1]:9/"] {
+            assert_eq!(local(url), Some(true), "{url}");
+        }
+        for url in [
+            "http://127.0.0.1.example",
+            "http://localhost.example/",
+            "http://[::1].example",
+            "http://[::11]/",
+            "http://localhost:80:80/",
+        ] {
+            assert_eq!(local(url), Some(false), "{url}");
+        }
+        for url in ["http://localhost@example", "http://127.0.0.1:80@example/", "http://", "http:///x", "x"] {
+            assert_eq!(local(url), None, "{url}");
+        }
     }
 
     #[test]
@@ -775,9 +1043,14 @@ mod tests {
             format!(r#"{{"sha":"{COMMIT}","siblings":[{{"rfilename":"{name}","size":1,"blobId":"{COMMIT}"}}]}}"#)
         };
         assert!(parse_listing(listing("a/b.json").as_bytes()).is_ok());
-        for name in ["../x", "/etc/passwd", "a/../../x", "", "a\\\\b", "C:x", "a?b", "./x"] {
+        for name in ["../x", "/etc/passwd", "a/../../x", "", "a\\\\b", "C:x", "a?b", "./x", "a\\u001b[2Jb"] {
             assert!(parse_listing(listing(name).as_bytes()).is_err(), "{name}");
         }
+        let one = r#"{"rfilename":"a","size":1,"blobId":"0123456789012345678901234567890123456789"}"#;
+        let twice = format!(r#"{{"sha":"{COMMIT}","siblings":[{one},{one}]}}"#);
+        assert!(parse_listing(twice.as_bytes()).unwrap_err().contains("'a' stands there twice"));
+        let large = listing("a").replace(r#""size":1"#, r#""size":9007199254740993"#);
+        assert!(parse_listing(large.as_bytes()).unwrap_err().contains("9007199254740993 bytes"));
         assert!(parse_listing(b"[]").is_err());
         assert!(parse_listing(format!(r#"{{"sha":"{COMMIT}","siblings":[{{"rfilename":"x"}}]}}"#).as_bytes()).is_err());
         assert!(parse_listing(br#"{"sha":"main","siblings":[]}"#).is_err());

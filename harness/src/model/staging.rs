@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::atomic_file::AtomicFileError;
+use super::atomic_file::{self, AtomicFileError, Overwrite};
 use crate::interrupt;
 
 /// A file in a folder of its own beside its later place; both go when this value goes.
@@ -19,11 +19,9 @@ impl Staging {
     /// A place for what is to become `output`.
     ///
     /// # Errors
-    /// [`AtomicFileError::Exists`] unless `force`, [`AtomicFileError::Io`].
+    /// [`AtomicFileError::Exists`] unless `force`, [`AtomicFileError::NotAFile`], [`AtomicFileError::Io`].
     pub fn beside(output: &Path, force: bool) -> Result<Self, AtomicFileError> {
-        if !force && fs::symlink_metadata(output).is_ok() {
-            return Err(AtomicFileError::Exists { path: output.to_owned() });
-        }
+        atomic_file::check_target(output, Overwrite::forced(force))?;
         let parent = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let folder = tempfile::Builder::new()
             .prefix(".staged-")
@@ -44,6 +42,8 @@ impl Staging {
     /// As [`Staging::beside`].
     pub fn put(self, output: &Path, force: bool) -> Result<(), AtomicFileError> {
         let io = |source| AtomicFileError::Io { path: output.to_owned(), source };
+        // Again: the work between may have been long, and a rename would replace a device as readily as a file.
+        atomic_file::check_target(output, Overwrite::forced(force))?;
         if force {
             return fs::rename(&self.path, output).map_err(io);
         }
@@ -61,6 +61,19 @@ impl Staging {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_file_is_refused_before_the_work_and_at_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        let late = Staging::beside(&path, true).unwrap();
+        fs::write(late.path(), "late").unwrap();
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        assert!(matches!(Staging::beside(&path, true), Err(AtomicFileError::NotAFile { found: "a device", .. })));
+        assert!(matches!(late.put(&path, true), Err(AtomicFileError::NotAFile { found: "a device", .. })));
+        assert_eq!(fs::read_link(&path).unwrap(), Path::new("/dev/null"));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
 
     #[test]
     fn a_name_is_given_once_unless_forced() {

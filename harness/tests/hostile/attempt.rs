@@ -25,6 +25,8 @@ pub(crate) enum Outcome {
     Ends(i32),
     /// Any documented ending: the input may or may not make sense.
     Any,
+    /// Refused, wrong usage or tried in vain: which of them is not the point.
+    NotWell,
 }
 
 /// Changes the folder of the input before it is run.
@@ -52,6 +54,7 @@ pub(crate) struct Attempt {
     outcome: Outcome,
     says: Vec<String>,
     creates: Option<&'static str>,
+    may_leave: Option<&'static str>,
 }
 
 /// `harness` with arguments; it is to be accepted unless something else is said.
@@ -85,6 +88,7 @@ impl Attempt {
             outcome: Outcome::Ends(0),
             says: Vec::new(),
             creates: None,
+            may_leave: None,
         }
     }
 
@@ -151,6 +155,23 @@ impl Attempt {
         self.outcome(Outcome::Any, "")
     }
 
+    /// Does not do what was asked, and says why.
+    pub(crate) fn ends_not_well(self) -> Self {
+        self.outcome(Outcome::NotWell, "error: ")
+    }
+
+    /// Another name than that of the fixture.
+    pub(crate) fn named(mut self, name: String) -> Self {
+        self.name = name;
+        self
+    }
+
+    /// May leave, change or take this file.
+    pub(crate) fn may_leave(mut self, name: &'static str) -> Self {
+        self.may_leave = Some(name);
+        self
+    }
+
     /// Leaves this file.
     pub(crate) fn creates(mut self, name: &'static str) -> Self {
         self.creates = Some(name);
@@ -215,6 +236,10 @@ impl Attempt {
                 _ => return Err(format!("{name} was not written")),
             }
         }
+        if let Some(name) = self.may_leave {
+            before.remove(Path::new(name));
+            after.remove(Path::new(name));
+        }
         if before != after {
             return Err(format!("the folder changed: {before:?} is now {after:?}"));
         }
@@ -266,6 +291,7 @@ impl Attempt {
             Outcome::Refused(code) | Outcome::Ends(code) => std::slice::from_ref(code),
             Outcome::Denied => &[4],
             Outcome::Any => &[0, 1, 2, 3, 4, 5],
+            Outcome::NotWell => &[1, 2, 4],
         };
         if !code.is_some_and(|code| expected.contains(&code)) {
             return Err(format!("exit code {code:?}, expected {expected:?}: {}", tail()));

@@ -193,11 +193,12 @@ fn commands() -> Vec<Attempt> {
         ("mount", vec!["cartridge", "mount", "c", "--prompt", "x"]),
         ("diff", vec!["cartridge", "diff", "c", "c"]),
         ("export-blob", vec!["cartridge", "export-blob", "c", "--out", "b"]),
+        ("convert", vec!["cartridge", "convert", "c", "--to", "head-major", "--out", "b"]),
         ("generate --cartridge", vec!["generate", "--cartridge", "c", "--prompt", "x"]),
         ("chat --cartridge", vec!["chat", "--cartridge", "c"]),
     ] {
         all.push(harness(AREA, format!("cut file: {name}"), &args).file("c", broken.clone()).refused("c"));
-        if !["diff", "export-blob"].contains(&name) {
+        if !["diff", "export-blob", "convert"].contains(&name) {
             let other = harness(AREA, format!("of another model: {name}"), &args).file("c", sound());
             all.push(other.refused("model"));
         }
@@ -206,7 +207,47 @@ fn commands() -> Vec<Attempt> {
     let mut flipped = sound();
     let last = flipped.len() - 3;
     flipped[last] ^= 0x04;
-    all.push(harness(AREA, "one bit of the payload", ["cartridge", "verify", "c"]).file("c", flipped).refused("hash"));
+    all.push(
+        harness(AREA, "one bit of the payload", ["cartridge", "verify", "c"])
+            .file("c", flipped.clone())
+            .refused("hash"),
+    );
+    let convert = |name: &str, options: &[&str], bytes: Vec<u8>| {
+        let args = [&["cartridge", "convert", "c", "--out", "b"], options].concat();
+        harness(AREA, format!("convert: {name}"), args).file("c", bytes)
+    };
+    all.push(convert("one bit of the payload", &["--to", "head-major"], flipped).refused("hash"));
+    for (name, options) in [
+        ("head-major", &["--to", "head-major"][..]),
+        ("native with flash attention", &["--to", "native", "--flash-attn"]),
+        ("f32", &["--to", "head-major", "--type-k", "f32", "--type-v", "f32"]),
+    ] {
+        all.push(convert(name, options, sound()).creates("b"));
+    }
+    for (name, options) in [
+        ("to quantized types", &["--to", "native", "--flash-attn", "--type-k", "q8_0", "--type-v", "q8_0"][..]),
+        ("to quantized values without flash attention", &["--to", "native", "--type-v", "q8_0"]),
+        ("to quantized, head-major", &["--to", "head-major", "--type-k", "q4_0"]),
+    ] {
+        all.push(convert(name, options, sound()).refused("c"));
+    }
+    for (name, options, says) in [
+        ("to nothing", &[][..], "--to"),
+        ("to no layout", &["--to", "sideways"], "sideways"),
+        ("to ternary keys", &["--to", "native", "--type-k", "i2_s"], "i2_s"),
+        ("head-major with flash attention", &["--to", "head-major", "--flash-attn"], "--flash-attn"),
+    ] {
+        all.push(convert(name, options, sound()).usage(says));
+    }
+    // Keys of NaN, and no hash that would have caught them.
+    let nan = {
+        let (mut header, mut data) = split(&sound());
+        header["__metadata__"].as_object_mut().unwrap().remove("payload_hash");
+        let [from, to] = [0, 1].map(|i| header["layer.0.k"]["data_offsets"][i].as_u64().unwrap() as usize);
+        data[from..to].copy_from_slice(&0x7e00u16.to_le_bytes().repeat((to - from) / 2));
+        join(&header.to_string(), &data)
+    };
+    all.push(convert("keys of NaN", &["--to", "head-major"], nan).refused("not finite"));
     all
 }
 

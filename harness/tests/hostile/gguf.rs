@@ -8,7 +8,7 @@ use crate::attempt::{Attempt, harness};
 const AREA: &str = "gguf";
 const KEY: &str = "bitnet-b1.58";
 
-fn model() -> GgufBuilder {
+pub(crate) fn model() -> GgufBuilder {
     let mut file = tiny_model(Architecture::BitNetB158);
     file.set("tokenizer.chat_template", "{% for m in messages %}{{ m.content }}{% endfor %}");
     file
@@ -319,6 +319,15 @@ fn other_commands() -> Vec<Attempt> {
         ("agent", vec!["agent", "hello", "--model", "m.gguf", "--store", "s"]),
         ("cartridge create", vec!["cartridge", "create", "--model", "m.gguf", "--text", "t", "--out", "c"]),
         ("inspect", vec!["model", "inspect", "m.gguf"]),
+        ("quantize", vec!["model", "quantize", "--model", "m.gguf", "--embedding", "q8_0", "--out", "o"]),
+        ("repack", vec!["model", "repack", "--model", "m.gguf", "--to", "tq2_0", "--out", "o"]),
+        ("repack, dry", vec!["model", "repack", "--model", "m.gguf", "--dry-run"]),
+        ("tokenize", vec!["model", "tokenize", "--model", "m.gguf", "x"]),
+        ("perplexity", vec!["model", "perplexity", "--model", "m.gguf", "--text", "t"]),
+        ("bench", vec!["bench", "--model", "m.gguf", "-p", "4", "-n", "0"]),
+        ("bench cartridge", vec!["bench", "cartridge", "--model", "m.gguf", "-p", "4"]),
+        ("bench grammar", vec!["bench", "grammar", "--model", "m.gguf"]),
+        ("cartridge import-parts", vec!["cartridge", "import-parts", "t", "--model", "m.gguf", "--out", "o"]),
     ]
     .into_iter()
     .map(|(name, args)| harness(AREA, name, args).file("m.gguf", bytes.clone()).file("t", "text").refused("attn_q"))

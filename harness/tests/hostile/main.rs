@@ -4,19 +4,25 @@
 
 mod agent_files;
 mod attempt;
+mod bench;
 mod calls;
 mod cartridge;
+mod checkpoint;
 mod flips;
 mod gguf;
 mod grammar;
+mod hub;
 mod interruption;
 mod options;
 mod output;
+mod parts;
+mod repack;
 mod schema;
 mod seeds;
 mod special_files;
 mod template;
 mod text;
+mod texts;
 mod tools;
 
 use std::collections::BTreeMap;
@@ -37,6 +43,12 @@ fn tables() -> Vec<Attempt> {
         special_files::table(),
         output::table(),
         calls::table(),
+        checkpoint::table(),
+        repack::table(),
+        texts::table(),
+        hub::table(),
+        bench::table(),
+        parts::table(),
     ]
     .into_iter()
     .flatten()

@@ -13,12 +13,19 @@ use crate::cartridge;
 const AREA: &str = "output";
 
 /// Every command that writes a file, with the target left open, and whether it takes --force.
-const WRITERS: [(&str, &[&str], bool); 5] = [
+const WRITERS: [(&str, &[&str], bool); 12] = [
     ("synth", &["model", "synth", "--preset", "tiny", "--out", "F"], true),
     ("create", &["cartridge", "create", "--text", "t", "--threads", "1", "--out", "F"], true),
     ("export-blob", &["cartridge", "export-blob", "c", "--out", "F"], true),
     ("import-blob", &["cartridge", "import-blob", "b", "--tokens", "t", "--out", "F"], true),
     ("gates", &["gates", "--only", "1", "--quick", "--threads", "1", "--out", "F"], false),
+    ("convert", &["model", "convert", ".", "--out", "F"], true),
+    ("quantize", &["model", "quantize", "--embedding", "q8_0", "--out", "F"], true),
+    ("repack", &["model", "repack", "--to", "tq2_0", "--out", "F"], true),
+    ("cartridge convert", &["cartridge", "convert", "c", "--to", "native", "--flash-attn", "--out", "F"], true),
+    ("import-parts", &["cartridge", "import-parts", "c", "--out", "F"], true),
+    ("bench", &["bench", "-p", "4", "-n", "0", "-r", "1", "-t", "1", "--out", "F"], false),
+    ("bench grammar", &["bench", "grammar", "--outputs", "1", "-t", "1", "--out", "F"], false),
 ];
 
 pub(crate) fn table() -> Vec<Attempt> {
@@ -61,7 +68,7 @@ pub(crate) fn table() -> Vec<Attempt> {
         }
     }
     // Links are replaced, never followed: the file behind stays.
-    for writer in ["synth", "create", "export-blob"] {
+    for writer in ["synth", "create", "export-blob", "quantize", "repack", "cartridge convert"] {
         let (_, args, _) = WRITERS.iter().find(|w| w.0 == writer).unwrap();
         let args = args.iter().map(|a| if *a == "F" { "out" } else { a }).chain(["--force"]);
         all.push(

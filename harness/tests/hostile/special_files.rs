@@ -8,7 +8,7 @@ use crate::attempt::{Attempt, harness};
 const AREA: &str = "special files";
 
 /// Every place where the command line reads a file, with that file's name left open.
-const READERS: [(&str, &[&str]); 19] = [
+const READERS: [(&str, &[&str]); 33] = [
     ("generate --model", &["generate", "--prompt", "x", "--model", "F"]),
     ("gates --model", &["gates", "--only", "1", "--model", "F"]),
     ("model inspect", &["model", "inspect", "F"]),
@@ -28,6 +28,20 @@ const READERS: [(&str, &[&str]); 19] = [
     ("gates --reference", &["gates", "--only", "2", "--reference", "F"]),
     ("gates --cases", &["gates", "--only", "5", "--cases", "F"]),
     ("model record --prompts", &["model", "record", "--prompts", "F"]),
+    ("model tokenize --texts", &["model", "tokenize", "--texts", "F"]),
+    ("model tokenize --model", &["model", "tokenize", "--model", "F", "x"]),
+    ("model perplexity --text", &["model", "perplexity", "--text", "F"]),
+    ("model perplexity --model", &["model", "perplexity", "--text", "ids", "--model", "F"]),
+    ("model quantize --model", &["model", "quantize", "--embedding", "q8_0", "--out", "o", "--model", "F"]),
+    ("model repack --model", &["model", "repack", "--to", "tq2_0", "--out", "o", "--model", "F"]),
+    ("model synth --tokenizer", &["model", "synth", "--preset", "tiny", "--dry-run", "--tokenizer", "F"]),
+    ("cartridge convert", &["cartridge", "convert", "F", "--to", "head-major", "--out", "o"]),
+    ("cartridge import-parts", &["cartridge", "import-parts", "F", "--out", "o"]),
+    ("cartridge import-parts --tokens", &["cartridge", "import-parts", "ids", "--out", "o", "--tokens", "F"]),
+    ("bench --model", &["bench", "-p", "4", "-n", "0", "-r", "1", "--model", "F"]),
+    ("bench cartridge --model", &["bench", "cartridge", "-p", "4", "--model", "F"]),
+    ("bench grammar --grammar", &["bench", "grammar", "--grammar", "F"]),
+    ("bench grammar --tools", &["bench", "grammar", "--tools", "F"]),
 ];
 
 type Prepare = fn(&Path);
@@ -51,7 +65,9 @@ pub(crate) fn table() -> Vec<Attempt> {
             // The operator's file must not be a link at all.
             let operator = reader == "agent --operator";
             let says = if operator { "" } else { "f" };
-            all.push(if code == 2 || operator && kind.contains("link") {
+            // It may name the folder of the file, which is then missing in it.
+            let in_folder = reader == "model synth --tokenizer" && kind.contains("folder");
+            all.push(if code == 2 || operator && kind.contains("link") || in_folder {
                 attempt.usage(says)
             } else {
                 attempt.refused(says)
@@ -87,6 +103,8 @@ impl Attempt {
         match reader {
             "generate --file" | "generate --chat-template" if empty => self.usage("empty"),
             "cartridge create --text" | "cartridge create --tokens" if empty => self.usage("empty"),
+            "model perplexity --text" if empty => self.usage("two windows"),
+            "model perplexity --text" => self.ends_any(),
             "generate --file" | "generate --chat-template" | "cartridge create --text" => self.ends_any(),
             "agent --operator" => self.usage(""),
             _ => self.refused(""),
@@ -100,7 +118,7 @@ const NAME_300: &str = concat!(
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 );
 
-fn fifo(path: &Path) {
+pub(crate) fn fifo(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 

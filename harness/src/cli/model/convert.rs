@@ -7,11 +7,10 @@ use clap::Args;
 use serde_json::json;
 
 use super::super::output::{self, TextOrJson};
-use super::super::{CliError, progress};
+use super::super::{CliError, check_target, output_error, progress};
 use super::quantize::ggml_type;
 use crate::exit::Exit;
 use crate::interrupt;
-use crate::model::atomic_file::AtomicFileError;
 use crate::model::convert::{self, ConvertError, ConvertOptions};
 
 #[derive(Debug, Args)]
@@ -31,7 +30,7 @@ pub(super) struct ConvertArgs {
     #[arg(long, value_name = "TYPE", value_parser = ggml_type)]
     embedding: Option<GgmlType>,
     /// tokenizer.ggml.pre, where it cannot be recognised from tokenizer.json.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pre: Option<String>,
     /// general.name; the folder's name without.
     #[arg(long)]
@@ -57,8 +56,8 @@ fn matrix_type(name: &str) -> Result<GgmlType, String> {
 fn failure(e: ConvertError) -> CliError {
     match e {
         ConvertError::Cancelled => CliError::Interrupted,
-        ConvertError::File(AtomicFileError::Exists { .. }) => CliError::Usage(e.to_string()),
-        ConvertError::File(_) | ConvertError::Write(_) => CliError::Failed(e.to_string()),
+        ConvertError::File(e) => output_error(e),
+        ConvertError::Write(_) => CliError::Failed(e.to_string()),
         other => CliError::Refused(other.to_string()),
     }
 }
@@ -67,9 +66,7 @@ pub(super) fn run(args: ConvertArgs) -> Result<Exit, CliError> {
     if !args.folder.is_dir() {
         return Err(CliError::Usage(format!("{}: no such folder", args.folder.display())));
     }
-    if args.out.exists() && !args.force {
-        return Err(failure(AtomicFileError::Exists { path: args.out }.into()));
-    }
+    check_target(&args.out, args.force)?;
     let options = ConvertOptions {
         matrices: args.ty,
         embedding: args.embedding,

@@ -8,17 +8,18 @@ use clap::Args;
 use serde::Serialize;
 
 use super::super::output::{self, TextOrJson};
-use super::super::{CliError, progress};
+use super::super::{CliError, input_error, load_error, model_error, model_path, progress};
 use super::quantize;
 use crate::exit::Exit;
+use crate::input_file;
 use crate::interrupt;
-use crate::model::hf_folder;
 use crate::model::perplexity::{self, Perplexity, PerplexityError, PerplexityOptions};
 use crate::model::repack::{self, RepackError, Targets};
 use crate::model::source::ModelSource;
 
-/// Longest text, bytes.
-const MAX_TEXT: u64 = 64 << 20;
+/// Longest text, bytes: six times the usual one. The engine splits it as a whole and takes a hundred times its length
+/// for that.
+const MAX_TEXT: u64 = 8 << 20;
 
 /// Tokens of a decoding run.
 const DECODED: usize = 64;
@@ -77,17 +78,15 @@ fn failure(e: PerplexityError) -> CliError {
 }
 
 pub(super) fn run(args: PerplexityArgs) -> Result<Exit, CliError> {
-    let bytes = hf_folder::bytes(&args.text, MAX_TEXT).map_err(|e| CliError::Usage(format!("--text {e}")))?;
-    let text = String::from_utf8(bytes).map_err(|e| CliError::Refused(format!("--text: {e}")))?;
+    let text = input_file::read_text(&args.text, MAX_TEXT).map_err(|e| input_error("--text", &args.text, e.into()))?;
     let threads = super::super::gates::threads(args.threads)?;
     let options = PerplexityOptions { n_ctx: args.n_ctx, windows: args.windows, threads };
     let source = ModelSource::from_option(args.model);
-    let refused = |e: &dyn std::fmt::Display| CliError::Refused(format!("model {}: {e}", source.name()));
-    let path = source.path().map_err(|e| CliError::Failed(e.to_string()))?;
+    let path = model_path(&source)?;
     let interrupted = interrupt::cooperate(|| {});
     let mut rows = Vec::new();
     let mut measure = |path: &std::path::Path, speed: bool| -> Result<(), CliError> {
-        let model = Model::load(path, ModelParams::default()).map_err(|e| refused(&e))?;
+        let model = Model::load(path, ModelParams::default()).map_err(|e| load_error(&source, e))?;
         let gguf = model.file().gguf();
         let embedding = gguf.tensor("token_embd.weight").map_or("none", |t| t.ggml_type().name());
         let spinner = progress::spinner(embedding);
@@ -99,20 +98,22 @@ pub(super) fn run(args: PerplexityArgs) -> Result<Exit, CliError> {
             &interrupted,
         );
         spinner.finish_and_clear();
+        let result = result.map_err(failure)?;
         let decode_tokens_per_second = if speed {
             Some(perplexity::decode_speed(&model, threads, DECODED).map_err(|e| CliError::Failed(e.to_string()))?)
         } else {
             None
         };
         let file_bytes = gguf.file_len();
-        rows.push(Row { embedding, file_bytes, result: result.map_err(failure)?, decode_tokens_per_second });
+        rows.push(Row { embedding, file_bytes, result, decode_tokens_per_second });
         Ok(())
     };
     if args.embedding_types.is_empty() {
         measure(path.as_path(), false)?;
     } else {
-        let original = GgufFile::open(path.as_path(), &Limits::default()).map_err(|e| refused(&e))?;
+        let original = GgufFile::open(path.as_path(), &Limits::default()).map_err(|e| model_error(&source, e))?;
         let folder = tempfile::tempdir().map_err(|e| CliError::Failed(e.to_string()))?;
+        let _leftover = interrupt::remove_when_interrupted(folder.path());
         for &ty in &args.embedding_types {
             let targets = Targets { embedding: Some(ty), ..Targets::default() };
             let copy = folder.path().join("copy.gguf");

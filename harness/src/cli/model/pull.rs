@@ -1,18 +1,20 @@
 //! `harness model pull`: a model's files from a hub.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
 use super::super::output::{self, TextOrJson};
-use super::super::{CliError, progress};
+use super::super::{CliError, is_wrong_path, output_error, progress};
 use crate::exit::Exit;
 use crate::interrupt;
 use crate::model::pull::{self, PullError, PullOptions};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Reads HF_ENDPOINT (another hub or a mirror) and HF_TOKEN (gated models).\n\nExamples:\n  harness model pull microsoft/bitnet-b1.58-2B-4T-bf16 --out bitnet-2b\n  harness model pull microsoft/bitnet-b1.58-2B-4T-gguf --file ggml-model-i2_s.gguf --out models"
+    after_help = "Reads HF_ENDPOINT (another hub or a mirror), HF_TOKEN (gated models) and HF_HUB_DOWNLOAD_TIMEOUT\n(seconds without data before a connection counts as dead, 30).\n\nExamples:\n  harness model pull microsoft/bitnet-b1.58-2B-4T-bf16 --out bitnet-2b\n  harness model pull microsoft/bitnet-b1.58-2B-4T-gguf --file ggml-model-i2_s.gguf --out models"
 )]
 pub(super) struct PullArgs {
     /// owner/name on the hub.
@@ -40,6 +42,11 @@ fn failure(e: PullError) -> CliError {
         PullError::Argument { .. } | PullError::Exists { .. } | PullError::NoFile { .. } => {
             CliError::Usage(e.to_string())
         }
+        PullError::Target(e) => output_error(e),
+        // A file stands where the folder should be.
+        PullError::Io { ref source, .. } if is_wrong_path(source) || source.kind() == ErrorKind::AlreadyExists => {
+            CliError::Usage(e.to_string())
+        }
         PullError::Mismatch { .. } | PullError::Listing { .. } => CliError::Refused(e.to_string()),
         other => CliError::Failed(other.to_string()),
     }
@@ -48,6 +55,15 @@ fn failure(e: PullError) -> CliError {
 /// A variable's value, if it has one.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Named as the hub's own tool names it.
+fn patience() -> Result<Duration, CliError> {
+    let Some(given) = variable("HF_HUB_DOWNLOAD_TIMEOUT") else { return Ok(pull::PATIENCE) };
+    match given.parse().ok().filter(|seconds| (1..=3600).contains(seconds)) {
+        Some(seconds) => Ok(Duration::from_secs(seconds)),
+        None => Err(CliError::Usage(format!("HF_HUB_DOWNLOAD_TIMEOUT={given}: 1 to 3600 seconds are taken"))),
+    }
 }
 
 pub(super) fn run(args: PullArgs) -> Result<Exit, CliError> {
@@ -60,6 +76,7 @@ pub(super) fn run(args: PullArgs) -> Result<Exit, CliError> {
         token: variable("HF_TOKEN"),
         folder: args.out.unwrap_or_else(|| PathBuf::from(name)),
         force: args.force,
+        patience: patience()?,
     };
     let interrupted = interrupt::cooperate(|| {});
     let bar = progress::bytes("fetching", 0);

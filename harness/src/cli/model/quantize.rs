@@ -7,13 +7,12 @@ use clap::Args;
 use serde_json::json;
 
 use super::super::output::{self, TextOrJson};
-use super::super::{CliError, progress};
+use super::super::{CliError, check_target, model_error, model_path, output_error, progress};
 use crate::exit::Exit;
 use crate::interrupt;
-use crate::model::atomic_file::AtomicFileError;
 use crate::model::packing_evidence::{self, PackingEvidence, PackingVerdict};
 use crate::model::repack::{self, RepackError, Repacked, Targets};
-use crate::model::source::ModelSource;
+use crate::model::source::{ModelPath, ModelSource};
 use crate::reference::i2s::Packing;
 
 #[derive(Debug, Args)]
@@ -113,18 +112,16 @@ fn known() -> String {
 pub(super) fn failure(e: RepackError) -> CliError {
     match e {
         RepackError::Cancelled => CliError::Interrupted,
-        RepackError::File(AtomicFileError::Exists { .. }) | RepackError::NothingToDo { .. } => {
-            CliError::Usage(e.to_string())
-        }
-        RepackError::File(_) | RepackError::Write(_) | RepackError::Verify { .. } => CliError::Failed(e.to_string()),
+        RepackError::NothingToDo { .. } => CliError::Usage(e.to_string()),
+        RepackError::File(e) => output_error(e),
+        RepackError::Write(_) | RepackError::Verify { .. } => CliError::Failed(e.to_string()),
         other => CliError::Refused(other.to_string()),
     }
 }
 
-fn open(source: &ModelSource) -> Result<(crate::model::source::ModelPath, GgufFile), CliError> {
-    let refused = |e: &dyn std::fmt::Display| CliError::Refused(format!("model {}: {e}", source.name()));
-    let path = source.path().map_err(|e| CliError::Failed(e.to_string()))?;
-    let file = GgufFile::open(path.as_path(), &Limits::default()).map_err(|e| refused(&e))?;
+fn open(source: &ModelSource) -> Result<(ModelPath, GgufFile), CliError> {
+    let path = model_path(source)?;
+    let file = GgufFile::open(path.as_path(), &Limits::default()).map_err(|e| model_error(source, e))?;
     Ok((path, file))
 }
 
@@ -176,6 +173,7 @@ pub(super) fn quantize(args: QuantizeArgs) -> Result<Exit, CliError> {
     if args.embedding.is_none() && args.output.is_none() && args.matrices.is_none() {
         return Err(CliError::Usage("nothing to do: pass --embedding, --output or --matrices".into()));
     }
+    check_target(&args.out, args.force)?;
     let source = ModelSource::from_option(args.model);
     let (_path, file) = open(&source)?;
     if args.matrices.is_some() {
@@ -231,6 +229,9 @@ fn refuse_other_packing(
 }
 
 pub(super) fn repack_command(args: RepackArgs) -> Result<Exit, CliError> {
+    if let Some(out) = args.out.as_ref().filter(|_| !args.dry_run) {
+        check_target(out, args.force)?;
+    }
     let source = ModelSource::from_option(args.model);
     let (_path, file) = open(&source)?;
     let stated = repack::stated_packing(file.gguf());

@@ -1,19 +1,27 @@
 //! `harness model tokenize`: the engine's token ids of a text.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::PathBuf;
 
 use bitnet_rs::{Model, ModelParams, Special};
 use clap::Args;
 use serde::Serialize;
 
-use super::super::CliError;
 use super::super::output::{self, TextOrJson};
+use super::super::{CliError, input_error, load_error, model_path};
 use crate::exit::Exit;
-use crate::model::hf_folder;
+use crate::input_file;
 use crate::model::source::ModelSource;
 
-/// Largest file of texts, bytes.
-const MAX_TEXTS: u64 = 64 << 20;
+/// Largest file of texts, bytes. Every token is named in the result.
+const MAX_TEXTS: u64 = 8 << 20;
+
+/// Most texts.
+const MAX_COUNT: usize = 100_000;
+
+/// Longest text, bytes. The engine splits each as a whole and takes a hundred times its length for that.
+const MAX_TEXT: usize = 2 << 20;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  harness model tokenize --model model.gguf 'I have 12345 lights'")]
@@ -42,35 +50,41 @@ pub(super) struct TokenizeArgs {
 }
 
 #[derive(Serialize)]
-struct Tokens {
+struct Tokens<'p> {
     schema: &'static str,
     model: String,
     tokenizer_hash: String,
     pre: Option<String>,
-    texts: Vec<TextTokens>,
+    texts: Vec<TextTokens<'p>>,
 }
 
 #[derive(Serialize)]
-struct TextTokens {
+struct TextTokens<'p> {
     ids: Vec<i32>,
     /// Bytes of each token as text, U+FFFD where it is part of a character.
-    pieces: Vec<String>,
+    pieces: Vec<&'p str>,
 }
 
 pub(super) fn run(args: TokenizeArgs) -> Result<Exit, CliError> {
-    let texts = match (&args.text, &args.texts) {
+    let texts: Vec<String> = match (&args.text, &args.texts) {
         (Some(text), _) => vec![text.clone()],
         (None, Some(path)) => {
-            let bytes = hf_folder::bytes(path, MAX_TEXTS).map_err(|e| CliError::Usage(format!("--texts {e}")))?;
-            serde_json::from_slice(&bytes).map_err(|e| CliError::Refused(format!("--texts {}: {e}", path.display())))?
+            let text = input_file::read_text(path, MAX_TEXTS).map_err(|e| input_error("--texts", path, e.into()))?;
+            serde_json::from_str(&text).map_err(|e| CliError::Refused(format!("--texts {}: {e}", path.display())))?
         }
         (None, None) => Vec::new(),
     };
+    let long = texts.iter().map(String::len).find(|len| *len > MAX_TEXT);
+    if long.is_some() || texts.len() > MAX_COUNT {
+        let what = long.map_or(format!("{} texts", texts.len()), |len| format!("a text of {len} bytes"));
+        return Err(CliError::Refused(format!(
+            "--texts: {what}; at most {MAX_COUNT} texts of at most {MAX_TEXT} bytes each are split"
+        )));
+    }
     let source = ModelSource::from_option(args.model);
-    let refused = |e: &dyn std::fmt::Display| CliError::Refused(format!("model {}: {e}", source.name()));
-    let path = source.path().map_err(|e| refused(&e))?;
+    let path = model_path(&source)?;
     let model = Model::load(path.as_path(), ModelParams { strict: args.strict, ..ModelParams::default() })
-        .map_err(|e| refused(&e))?;
+        .map_err(|e| load_error(&source, e))?;
     for warning in model.info().warnings() {
         eprintln!("warning: {warning}");
     }
@@ -81,16 +95,24 @@ pub(super) fn run(args: TokenizeArgs) -> Result<Exit, CliError> {
         (true, true) => Special::MarkupWithBos,
     };
     let failed = |e: bitnet_rs::Error| CliError::Failed(e.to_string());
-    let mut out = Vec::with_capacity(texts.len());
+    let mut ids: Vec<Vec<i32>> = Vec::with_capacity(texts.len());
+    // Each token's text once, however often it occurs.
+    let mut pieces = BTreeMap::new();
     for text in &texts {
         let tokens = model.tokenize(text, special).map_err(failed)?;
-        let mut pieces = Vec::with_capacity(tokens.len());
         for &token in &tokens {
-            let bytes = model.token_bytes(token, true).map_err(failed)?;
-            pieces.push(String::from_utf8_lossy(&bytes).into_owned());
+            if let Entry::Vacant(place) = pieces.entry(token.get()) {
+                let bytes = model.token_bytes(token, true).map_err(failed)?;
+                place.insert(String::from_utf8_lossy(&bytes).into_owned());
+            }
         }
-        out.push(TextTokens { ids: tokens.iter().map(|t| t.get()).collect(), pieces });
+        ids.push(tokens.iter().map(|t| t.get()).collect());
     }
+    let of = |ids: Vec<i32>| {
+        let pieces = ids.iter().filter_map(|id| pieces.get(id).map(String::as_str)).collect();
+        TextTokens { ids, pieces }
+    };
+    let out = ids.into_iter().map(of).collect();
     let tokens = Tokens {
         schema: "bitnet-harness.tokens/1",
         model: source.name(),
