@@ -330,7 +330,7 @@ fn general(gguf: &Gguf) -> Result<(), GgufError> {
     if let Some(found) = gguf.string(packing)?
         && found != "x86"
     {
-        let expected = "this engine reads x86; `harness model repack --to i2_s` converts the file";
+        let expected = "this engine reads x86; `harness model repack --from-packing arm --to i2_s` converts the file";
         return Err(GgufError::key_value(packing, shown(found.as_bytes()), expected));
     }
     match gguf.get("split.count") {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use bitnet_rs::grammar::{Grammar, GrammarLimits};
+use bitnet_rs::state::KvType;
 use bitnet_rs::{Context, ContextParams, SamplingParams, SeqId, Special, TokenId};
 use clap::Args;
 use serde_json::json;
@@ -47,11 +48,17 @@ pub(crate) struct ModelOptions {
     /// Flash attention.
     #[arg(long)]
     flash_attn: bool,
+    /// Type of the cached keys: f32, f16, bf16, q8_0, …
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    type_k: KvType,
+    /// Type of the cached values; other than f16 only with --flash-attn.
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    type_v: KvType,
     /// Make the context even if it does not seem to fit the memory.
     #[arg(long)]
     allow_overcommit: bool,
     /// System message.
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     system: Option<String>,
     /// File with a chat template (Jinja) instead of the model's.
     #[arg(long, value_name = "FILE")]
@@ -72,25 +79,25 @@ pub(crate) struct ModelOptions {
     #[arg(long, default_value_t = 256)]
     max_tokens: usize,
     /// 0 is greedy.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     temperature: f32,
     /// Keep the k largest logits; 0 keeps all.
     #[arg(long, default_value_t = 0)]
     top_k: u32,
     /// Nucleus sampling.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     top_p: f32,
     /// Drop tokens less probable than this share of the best.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     min_p: f32,
     /// Penalty on recent tokens.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     repeat_penalty: f32,
     /// Seed of the random choice.
     #[arg(long, default_value_t = 0)]
     seed: u32,
     /// Text that ends the output; may be repeated.
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     stop: Vec<String>,
     /// Guess up to N tokens by what followed the same words before, and verify them in one batch; needs --flash-attn
     /// and temperature 0.
@@ -107,7 +114,7 @@ pub(crate) struct GenerateArgs {
     #[command(flatten)]
     options: ModelOptions,
     /// The prompt; without it and --file it is read from stdin.
-    #[arg(long, conflicts_with = "file")]
+    #[arg(long, conflicts_with = "file", allow_hyphen_values = true)]
     prompt: Option<String>,
     /// File with the prompt.
     #[arg(long, value_name = "FILE")]
@@ -141,7 +148,7 @@ pub(crate) struct MountArgs {
     #[command(flatten)]
     options: ModelOptions,
     /// User message; without it a conversation starts.
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     prompt: Option<String>,
     /// The prompt goes on with the cartridge's text as it is, without the chat template.
     #[arg(long, requires = "prompt")]
@@ -154,6 +161,12 @@ pub(crate) struct MountArgs {
 /// `harness cartridge mount`.
 pub(crate) fn mount_and_run(args: MountArgs) -> Result<Exit, CliError> {
     let mut options = args.options;
+    if options.cartridge.is_some() {
+        return Err(CliError::Usage("--cartridge: the cartridge to mount is given already".into()));
+    }
+    if args.prompt.is_none() && args.format == TextOrJson::Json {
+        return Err(CliError::Usage("--format json needs --prompt: a conversation is no one document".into()));
+    }
     options.cartridge = Some(args.file);
     match args.prompt {
         Some(prompt) => {
@@ -259,6 +272,8 @@ impl Session {
             n_ubatch: settings.n_ubatch.unwrap_or(defaults.n_ubatch),
             n_threads: settings.threads,
             flash_attn: options.flash_attn,
+            type_k: options.type_k,
+            type_v: options.type_v,
             allow_overcommit: options.allow_overcommit,
             ..defaults
         };

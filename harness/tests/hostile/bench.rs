@@ -206,6 +206,10 @@ fn others() -> Vec<Attempt> {
         let args = [&["bench", "grammar", "--model", "m.gguf", "--outputs", "1", "-t", "1"], options].concat();
         harness(AREA, format!("grammar: {name}"), args).file("m.gguf", model().encode())
     };
+    let bandwidth = |name: &str, options: &[&str]| {
+        let args = [&["bench", "bandwidth", "--model", "m.gguf", "-r", "1"], options].concat();
+        harness(AREA, format!("bandwidth: {name}"), args).file("m.gguf", model().encode())
+    };
     let mut all = vec![cartridge("sound", &["-p", "4"]), grammar("sound", &["--max-tokens", "4"])];
     for (option, value, says) in [
         ("-p", "0", "n-prompt"),
@@ -226,6 +230,18 @@ fn others() -> Vec<Attempt> {
         let more = if option == "-p" { &[][..] } else { &["-p", "4"] };
         all.push(cartridge(&format!("{option} {value:?}"), &[&given[..], more].concat()).usage(says));
     }
+    for (option, value, says) in [
+        ("-n", "0", "n-gen"),
+        ("-n", "257", "n-gen"),
+        ("-n", "4294967295", "n-gen"),
+        ("-t", "0", "threads"),
+        ("-t", "x", "--threads"),
+    ] {
+        all.push(bandwidth(&format!("{option} {value}"), &[option, value]).usage(says));
+    }
+    all.push(bandwidth("65 thread counts", &["-n", "1", "-t", &vec!["1"; 65].join(",")]).usage("65"));
+    // What it reads may not fit the limit of this suite.
+    all.push(bandwidth("sound", &["-n", "2"]).ends_any());
     all.push(cartridge("10,000 lengths", &["-p", &vec!["4"; 10_000].join(",")]).usage("10000"));
     all.push(cartridge("the default lengths", &[]));
     for (option, value) in [

@@ -56,6 +56,16 @@ pub(crate) fn table() -> Vec<Attempt> {
             all.push(generate(option, value).usage(field));
         }
     }
+    for (value, says) in [("65", "--draft-lookup"), ("-1", "--draft-lookup"), ("1", "flash attention")] {
+        all.push(generate("--draft-lookup", value).usage(says));
+    }
+    let drafts = |temperature| {
+        let args =
+            ["generate", "--prompt", "turn on", "--flash-attn", "--draft-lookup", "64", "--temperature", temperature];
+        harness(AREA, format!("drafts at temperature {temperature}"), args)
+    };
+    all.push(drafts("1").usage("temperature 0"));
+    all.push(drafts("0"));
     for (option, value) in [
         ("--top-k", "2147483647"),
         ("--top-p", "0"),
