@@ -200,6 +200,8 @@ fn choices_follow_the_softmax() {
         // At temperature 2 the logits are halved.
         logits[id] = 2.0 * share.ln();
     }
+    // The first candidate: never chosen, and too far below the largest to be what the others are measured by.
+    logits[0] = -1000.0;
     for min_p in [0.0, 0.01] {
         let params = SamplingParams { temperature: 2.0, min_p, seed: 3, ..Default::default() };
         let mut sampler = Sampler::new(&model, &params).unwrap();

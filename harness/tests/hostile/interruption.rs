@@ -141,6 +141,18 @@ fn generate_interrupted_while_it_waits_for_its_prompt_ends_with_130() {
     assert!(names(&folder.path().join("tmp")).is_empty());
 }
 
+/// The fields of `/proc/PID/stat` from the state on.
+fn stat(pid: u32) -> Vec<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit(") ").next().unwrap_or_default();
+    fields.split_whitespace().map(str::to_owned).collect()
+}
+
+/// User time of a process, in hundredths of a second.
+fn processor_time(pid: u32) -> u64 {
+    stat(pid).get(11).and_then(|ticks| ticks.parse().ok()).unwrap_or(0)
+}
+
 /// Ctrl-C stops an answer and not the conversation; between answers it ends the conversation.
 #[test]
 fn an_interrupted_answer_is_not_the_end_of_the_conversation() {
@@ -149,18 +161,17 @@ fn an_interrupted_answer_is_not_the_end_of_the_conversation() {
     let mut input = child.stdin.take().unwrap();
     let mut notes = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
     assert!(notes.any(|line| line.contains("template:")));
-    // Thousands of tokens to prefill.
-    writeln!(input, "{}", "turn on the kitchen light and ".repeat(150)).unwrap();
     let pid = child.id();
-    let busy = || {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('R'))
-    };
-    assert!(until(&mut child, busy));
+    let before = processor_time(pid);
+    // A thousand tokens to prefill: a quarter of a second of it at least.
+    writeln!(input, "{}", "turn on the kitchen light and ".repeat(150)).unwrap();
+    assert!(until(&mut child, || processor_time(pid) >= before + 3));
     signal(&child, "-INT");
-    assert!(notes.any(|line| line.contains("cancelled") || line.contains("interrupted")));
+    assert!(notes.any(|line| line.to_lowercase().contains("cancelled") || line.contains("interrupted")));
     writeln!(input, "turn on the kitchen light").unwrap();
     assert!(notes.any(|line| line.contains("ended: EndOfGeneration")));
+    // It waits for the next line.
+    assert!(until(&mut child, || stat(pid).first().is_some_and(|state| state == "S")));
     signal(&child, "-INT");
     assert_eq!(ended(&mut child), Some(130));
     let mut answers = String::new();
