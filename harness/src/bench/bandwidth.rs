@@ -13,7 +13,9 @@ use super::{BenchError, Samples, ordinary_tokens};
 /// Bytes that all threads read together in one pass: many times the largest cache of a desktop or server CPU.
 const BUFFER: usize = 512 << 20;
 /// Values that are summed side by side, so that the compiler may use the widest loads it has.
-const LANES: usize = 32;
+const LANES: usize = 16;
+/// Passes of one run: a fifth of a second, beside which the start of the threads is nothing.
+const PASSES: usize = 8;
 
 /// What to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,19 +63,21 @@ fn filled(words: usize, value: u64) -> Result<Vec<u64>, BenchError> {
     Ok(part)
 }
 
-/// Reads all parts at once, each on its own thread; seconds. Starting the threads takes a few thousandths of it.
+/// Reads all parts [`PASSES`] times, each on its own thread; seconds.
 fn read(parts: &[Vec<u64>]) -> Result<f64, BenchError> {
     let started = Instant::now();
     std::thread::scope(|scope| {
         for part in parts {
             let sum = move || {
-                let mut sums = [0u64; LANES];
-                for chunk in part.chunks_exact(LANES) {
-                    for (sum, x) in sums.iter_mut().zip(chunk) {
-                        *sum = sum.wrapping_add(*x);
+                for _ in 0..PASSES {
+                    let mut sums = [0u64; LANES];
+                    for chunk in black_box(part).chunks_exact(LANES) {
+                        for (sum, x) in sums.iter_mut().zip(chunk) {
+                            *sum = sum.wrapping_add(*x);
+                        }
                     }
+                    black_box(sums);
                 }
-                black_box(sums);
             };
             let spawned = std::thread::Builder::new().spawn_scoped(scope, sum);
             spawned.map_err(|source| BenchError::Io { what: "a thread to read with".into(), source })?;
@@ -104,14 +108,16 @@ pub fn measure(
         let words = BUFFER / size_of::<u64>() / threads.max(1) as usize;
         // Not zeros: pages that were never written are all the same one.
         let parts = (1..=u64::from(threads.max(1))).map(|i| filled(words, i)).collect::<Result<Vec<_>, _>>()?;
-        let bytes = (words * size_of::<u64>() * parts.len()) as f64;
+        let bytes = (words * size_of::<u64>() * parts.len() * PASSES) as f64;
         let params = ContextParams { n_ctx: options.n_gen, n_threads: threads, ..Default::default() };
-        let mut context = Context::new(model, &params)?;
         let (mut speeds, mut reads) = (Vec::new(), Vec::new());
         // The first round warms and is not counted.
         for round in 0..=options.repetitions {
             progress(&format!("{threads} threads, run {round} of {}", options.repetitions));
             let seconds = read(&parts)?;
+            // Gone before the next read: a pool's threads spin for a while behind each decode, on the same cores.
+            let mut context = Context::new(model, &params)?;
+            context.decode(&Batch::prompt(&tokens[..1], Pos::ZERO, SeqId::ZERO)?)?;
             context.clear()?;
             let started = Instant::now();
             for (i, &token) in (0i32..).zip(&tokens) {
@@ -130,7 +136,7 @@ pub fn measure(
         let bytes_per_token = bytes_per_token(model);
         let decode_gb_per_second = tokens_per_second.median * bytes_per_token as f64 / 1e9;
         rows.push(BandwidthRow {
-            threads: context.params().n_threads,
+            threads,
             bytes_per_token,
             share: decode_gb_per_second / read_gb_per_second.median,
             read_gb_per_second,

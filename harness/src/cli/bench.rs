@@ -620,7 +620,7 @@ fn bandwidth(args: BandwidthArgs) -> Result<Exit, CliError> {
         bench::bandwidth::measure(&subject.model, &options, &mut subject.say(), &subject.stop).map_err(bench_error)?;
     let most = options.threads.iter().copied().max().unwrap_or(1);
     let body = json!({"kind": "bandwidth", "n_gen": args.n_gen, "repetitions": args.repetitions, "rows": rows});
-    let notes = ["read: one pass over 512 MiB, all threads together; decoding reads its weights once per token".into()];
+    let notes = ["read: 512 MiB over and over, all threads together; decoding reads its weights once per token".into()];
     subject.finish(args.on.format, most, &[("", bench::bandwidth::table(&rows))], &notes, body)?;
     Ok(Exit::Success)
 }
