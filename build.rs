@@ -287,7 +287,8 @@ fn write_engine_info(
         "/// Instruction sets that the native code was compiled for, as `is_x86_feature_detected!` names them.\n\
          pub const COMPILED_FEATURES: &[&str] = &{features:?};"
     );
-    let patches: Vec<&str> = pin.patches.iter().map(|p| p.file.as_str()).collect();
+    let mut patches: Vec<&str> = pin.patches.iter().map(|p| p.file.as_str()).collect();
+    patches.dedup();
     let _ = writeln!(
         text,
         "/// Files patched in the copy (vendor/pin.toml says how and why).\npub const PATCHED_FILES: &[&str] = &{patches:?};"

@@ -177,6 +177,18 @@ impl Context {
     /// [`Error::ContextFragmented`]) or the call is cancelled, what it had added is removed again. Any other
     /// failure poisons the context until [`Context::clear`].
     pub fn decode(&mut self, batch: &Batch) -> Result<Logits<'_>, Error> {
+        self.decode_with_progress(batch, &mut |_| {})
+    }
+
+    /// As [`Context::decode`]; `progress` is told after every micro-batch how many tokens of the batch are done.
+    ///
+    /// # Errors
+    /// As [`Context::decode`].
+    pub fn decode_with_progress(
+        &mut self,
+        batch: &Batch,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<Logits<'_>, Error> {
         self.usable()?;
         self.check_batch(batch)?;
         let free = self.free_cells();
@@ -196,6 +208,7 @@ impl Context {
             }
             self.note_micro_batch(batch, range);
             start += size;
+            progress(start);
         }
         Ok(Logits::new(&self.rows, self.ptr, n_vocab))
     }

@@ -20,7 +20,8 @@ pub(crate) fn install() {
     unsafe { sys::llama_log_set(Some(on_line), std::ptr::null_mut()) };
 }
 
-/// Runs `call` and returns, beside its result, the engine's warnings and errors on this thread.
+/// Runs `call` and returns, beside its result, the engine's warnings and errors on this thread. An error is then the
+/// caller's to report, or to expect (a cancelled decode): it is logged as a warning.
 pub(crate) fn capture<T>(call: impl FnOnce() -> T) -> (T, Vec<String>) {
     let outer = CAPTURED.with(|c| c.replace(Some(Vec::new())));
     let value = call();
@@ -48,10 +49,8 @@ unsafe extern "C" fn on_line(level: sys::ggml_log_level, text: *const c_char, _u
     }
     // A panicking subscriber must not unwind into C.
     let _ = catch_unwind(AssertUnwindSafe(|| match level {
-        sys::GGML_LOG_LEVEL_ERROR => {
-            keep(line);
-            tracing::error!(target: "bitnet.engine", "{line}");
-        }
+        sys::GGML_LOG_LEVEL_ERROR if keep(line) => tracing::warn!(target: "bitnet.engine", "{line}"),
+        sys::GGML_LOG_LEVEL_ERROR => tracing::error!(target: "bitnet.engine", "{line}"),
         sys::GGML_LOG_LEVEL_WARN => {
             keep(line);
             tracing::warn!(target: "bitnet.engine", "{line}");
@@ -61,15 +60,15 @@ unsafe extern "C" fn on_line(level: sys::ggml_log_level, text: *const c_char, _u
     }));
 }
 
-fn keep(line: &str) {
+/// Keeps a line where a call is captured; says whether one is.
+fn keep(line: &str) -> bool {
     CAPTURED.with(|c| {
-        if let Ok(mut slot) = c.try_borrow_mut()
-            && let Some(lines) = slot.as_mut()
-        {
-            if lines.len() == CAPTURE_LIMIT {
-                lines.remove(0);
-            }
-            lines.push(line.to_owned());
+        let Ok(mut slot) = c.try_borrow_mut() else { return false };
+        let Some(lines) = slot.as_mut() else { return false };
+        if lines.len() == CAPTURE_LIMIT {
+            lines.remove(0);
         }
-    });
+        lines.push(line.to_owned());
+        true
+    })
 }

@@ -100,6 +100,7 @@ fn a_cartridge_is_measured_against_prefill_read_and_restore() {
         assert_eq!(row["payload_bytes"].as_u64().unwrap(), row["n_tokens"].as_u64().unwrap() * 4 * 2 * 2 * 64 * 2);
         assert!(row["file_bytes"].as_u64() > row["payload_bytes"].as_u64());
         check_samples(&row["prefill_ms"], 1);
+        check_samples(&row["first_token_prefilled_ms"], 1);
         for times in [
             "capture_ms",
             "read_ms",
@@ -109,6 +110,7 @@ fn a_cartridge_is_measured_against_prefill_read_and_restore() {
             "mount_hashed_ms",
             "mount_full_ms",
             "mount_head_major_ms",
+            "first_token_mounted_ms",
             "convert_ms",
             "write_ms",
         ] {
@@ -122,10 +124,15 @@ fn a_cartridge_is_measured_against_prefill_read_and_restore() {
             ("mount_to_restore", median("mount_ms") / median("restore_ms")),
             ("mount_to_share", median("mount_ms") / median("share_ms")),
             ("mount_to_read", median("mount_ms") / median("read_ms")),
+            ("first_token", median("first_token_prefilled_ms") / median("first_token_mounted_ms")),
         ] {
             assert!((ratio(name) / expected - 1.0).abs() < 1e-9, "{name}");
         }
     }
+    // A question behind the model's whole context has no room.
+    let full = json(&["bench", "cartridge", "-p", "1024", "-t", "1", "-r", "1"]);
+    let row = &full["rows"][0];
+    assert!(row["first_token_mounted_ms"].is_null() && row["ratios"]["first_token"].is_null(), "{row}");
     // Quantized keys have no head-major form.
     let report = json(&["bench", "cartridge", "-p", "8", "-t", "1", "-r", "1", "--type-k", "q8_0"]);
     assert!(report["rows"][0]["convert_ms"].is_null() && report["rows"][0]["mount_head_major_ms"].is_null());

@@ -133,10 +133,14 @@ fn from_a_text_file_to_an_answer_and_a_conversation() {
         ids.chunks_exact(4).map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]]).to_string()).collect();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     std::fs::write(at("ids.txt"), ids.join(", ")).unwrap();
-    assert_eq!(run(&["cartridge", "export-blob", &file, "--out", &at("blob")]).0, 0);
+    let exported = json(&["cartridge", "export-blob", &file, "--out", &at("blob"), "--format", "json"]);
+    let size = std::fs::metadata(at("blob")).unwrap().len();
+    assert_eq!((&exported["n_tokens"], &exported["bytes"]), (&ids.len().into(), &size.into()), "{exported}");
     let args = ["cartridge", "import-blob", &at("blob"), "--tokens", &at("ids.txt"), "--out", &at("again.safetensors")];
     assert_eq!(run(&args).0, 0);
     assert_eq!(run(&args).0, 2, "an existing file stays without --force");
+    let imported = json(&[&args[..], &["--force", "--format", "json"]].concat());
+    assert_eq!((&imported["n_tokens"], &imported["out"]), (&ids.len().into(), &at("again.safetensors").into()));
     let (code, out, _) = run(&["cartridge", "diff", &file, &at("again.safetensors")]);
     assert!(code == 0 && !out.contains("layer"), "{out}");
 }
@@ -339,7 +343,7 @@ fn parts_of_a_trained_cache_become_a_cartridge() {
     };
     // With its tokens: joined as it was, and the engine's own prefill agrees within gate 3b's bound.
     let (code, out, err) = import(&["--tokens", &at("ids.txt")], "start.safetensors");
-    assert!(code == 0 && out.contains(&format!("wrote {} cells", ids.len())), "{out} {err}");
+    assert!(code == 0 && out.contains(&format!("wrote {} tokens", ids.len())), "{out} {err}");
     let original = computed_by_transformers();
     let (code, out, _) = run(&["cartridge", "diff", original.to_str().unwrap(), &at("start.safetensors")]);
     assert!(code == 0 && !out.contains("layer "), "{out}");

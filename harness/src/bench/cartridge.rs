@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use bitnet_rs::state::{KvType, SequenceState};
-use bitnet_rs::{Batch, Context, ContextParams, Model, Pos, SeqId, TokenId};
+use bitnet_rs::{Batch, Context, ContextParams, Model, Pos, SeqId};
 use serde::Serialize;
 
 use super::memory::PeakMemory;
@@ -37,6 +37,9 @@ pub struct CartridgeOptions {
     /// Type of the values.
     pub type_v: KvType,
 }
+
+/// Tokens of the question behind the prefix, whose answer's first token is waited for.
+pub const QUESTION_TOKENS: u32 = 16;
 
 /// One length. Times in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -71,6 +74,13 @@ pub struct CartridgeRow {
     /// Mounting the head-major file (rearranged in memory), structure checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mount_head_major_ms: Option<Samples>,
+    /// From a prompt of the prefix and [`QUESTION_TOKENS`] more to the logits of the first token, all of it prefilled.
+    /// Absent where the model's context holds no more than the prefix.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_token_prefilled_ms: Option<Samples>,
+    /// The same with the prefix mounted, hash and finiteness checked, and only the question prefilled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_token_mounted_ms: Option<Samples>,
     /// Memory that mounting took beyond what was resident, the file's mapped pages included. Absent where the kernel
     /// does not tell.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,6 +105,9 @@ pub struct Ratios {
     pub mount_to_share: f64,
     /// Mount over a plain read of the file.
     pub mount_to_read: f64,
+    /// First token prefilled over first token behind the mount.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_token: Option<f64>,
     /// Peak memory over payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak_to_payload: Option<f64>,
@@ -108,6 +121,8 @@ struct Medians {
     restore: f64,
     share: f64,
     read: f64,
+    /// Prefilled and mounted.
+    first_token: Option<(f64, f64)>,
 }
 
 impl Ratios {
@@ -119,6 +134,7 @@ impl Ratios {
             mount_to_restore: m.mount / m.restore,
             mount_to_share: m.mount / m.share,
             mount_to_read: m.mount / m.read,
+            first_token: m.first_token.map(|(prefilled, mounted)| prefilled / mounted),
             peak_to_payload: peak.map(|p| p as f64 / payload as f64),
         }
     }
@@ -138,6 +154,8 @@ struct Setup<'a> {
     head_major: Option<&'a Path>,
     /// As long as the native file, every page touched.
     buffer: Vec<u8>,
+    /// What is asked behind the prefix, if the context has room for it.
+    question: Option<Batch>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -147,6 +165,7 @@ enum What {
     Share,
     Mount(Level),
     HeadMajor,
+    FirstToken,
 }
 
 /// The sequence with which what is mounted is shared.
@@ -173,6 +192,12 @@ impl Setup<'_> {
             What::HeadMajor => {
                 if let Some(path) = self.head_major {
                     mount(&mut self.context, path, self.lock, Level::Structure)?;
+                }
+            }
+            What::FirstToken => {
+                mount(&mut self.context, self.native, self.lock, Level::Full)?;
+                if let Some(question) = &self.question {
+                    self.context.decode(question)?;
                 }
             }
         }
@@ -227,8 +252,14 @@ fn one(
     let go_on = || if stop.load(Ordering::Relaxed) { Err(BenchError::Interrupted) } else { Ok(()) };
     let tokens = ordinary_tokens(model, n as usize)?;
     let ids: Vec<i32> = tokens.iter().map(|t| t.get()).collect();
+    let asked = n.checked_add(QUESTION_TOKENS).filter(|&n| n <= model.info().hyperparameters().n_ctx_train);
+    let question = asked.map(|n_all| {
+        let all = ordinary_tokens(model, n_all as usize)?;
+        Ok::<_, BenchError>(Batch::prompt(&all[n as usize..], Pos::ZERO.forward(n as usize)?, SeqId::ZERO)?)
+    });
+    let question = question.transpose()?;
     let params = ContextParams {
-        n_ctx: n,
+        n_ctx: asked.unwrap_or(n),
         n_seq_max: 2,
         n_ubatch: options.n_ubatch,
         n_threads: options.threads,
@@ -240,12 +271,20 @@ fn one(
     let mut context = Context::new(model, &params)?;
     // Warms the weights.
     context.decode(&Batch::prompt(&tokens[..1], Pos::ZERO, SeqId::ZERO)?)?;
-    let mut prefill = Vec::new();
+    let (mut prefill, mut first_token_prefilled) = (Vec::new(), Vec::new());
     for run in 0..options.prefills.max(1) {
         go_on()?;
         progress(&format!("{n} tokens: prefill {} of {}", run + 1, options.prefills.max(1)));
         context.clear()?;
-        prefill.push(decode(&mut context, &tokens, stop)?);
+        let batch = Batch::prompt(&tokens, Pos::ZERO, SeqId::ZERO)?;
+        let prefix_ms = decode(&mut context, &batch, stop)?;
+        prefill.push(prefix_ms);
+        if let Some(question) = &question {
+            first_token_prefilled.push(prefix_ms + decode(&mut context, question, stop)?);
+            // The prefix alone is what is captured below.
+            let end = Pos::ZERO.forward(n as usize)?;
+            context.remove(SeqId::ZERO, end..end.forward(QUESTION_TOKENS as usize)?)?;
+        }
     }
 
     progress(&format!("{n} tokens: capture, write, convert"));
@@ -291,6 +330,7 @@ fn one(
         native: &native,
         head_major: (!quantized).then_some(head_major.as_path()),
         buffer: vec![1; file_bytes as usize],
+        question,
     };
     let mut kinds = vec![
         What::Read,
@@ -302,6 +342,9 @@ fn one(
     ];
     if !quantized {
         kinds.push(What::HeadMajor);
+    }
+    if setup.question.is_some() {
+        kinds.push(What::FirstToken);
     }
     let mut times: Vec<Vec<f64>> = vec![Vec::new(); kinds.len()];
     // The first round warms the page cache and is not counted.
@@ -331,6 +374,9 @@ fn one(
     let mount_ms = next("mount")?;
     let (mount_hashed_ms, mount_full_ms) = (next("mount with hash")?, next("mount with all checks")?);
     let mount_head_major_ms = if quantized { None } else { Some(next("mount of head-major")?) };
+    let first_token_mounted_ms = if asked.is_some() { Some(next("first token")?) } else { None };
+    let first_token_prefilled_ms = Samples::of(first_token_prefilled);
+    let first_token = first_token_prefilled_ms.as_ref().zip(first_token_mounted_ms.as_ref());
     let prefill_ms = summed(prefill, "prefill")?;
     let medians = Medians {
         prefill: prefill_ms.median,
@@ -339,6 +385,7 @@ fn one(
         restore: restore_ms.median,
         share: share_ms.median,
         read: read_ms.median,
+        first_token: first_token.map(|(prefilled, mounted)| (prefilled.median, mounted.median)),
     };
     let ratios = Ratios::of(&medians, peak_bytes, payload_bytes);
     Ok(CartridgeRow {
@@ -356,15 +403,16 @@ fn one(
         mount_hashed_ms,
         mount_full_ms,
         mount_head_major_ms,
+        first_token_prefilled_ms,
+        first_token_mounted_ms,
         peak_bytes,
         peak_head_major_bytes,
         ratios,
     })
 }
 
-/// Decodes the prefix; milliseconds.
-fn decode(context: &mut Context, tokens: &[TokenId], stop: &AtomicBool) -> Result<f64, BenchError> {
-    let batch = Batch::prompt(tokens, Pos::ZERO, SeqId::ZERO)?;
+/// Decodes a batch; milliseconds.
+fn decode(context: &mut Context, batch: &Batch, stop: &AtomicBool) -> Result<f64, BenchError> {
     let cancel = context.cancel_handle();
     let started = Instant::now();
     let done = AtomicBool::new(false);
@@ -379,7 +427,7 @@ fn decode(context: &mut Context, tokens: &[TokenId], stop: &AtomicBool) -> Resul
                 std::thread::park_timeout(std::time::Duration::from_millis(50));
             }
         });
-        let decoded = context.decode(&batch).map(|_| ());
+        let decoded = context.decode(batch).map(|_| ());
         let elapsed = started.elapsed();
         done.store(true, Ordering::Relaxed);
         decoded.map(|()| elapsed)
@@ -406,6 +454,8 @@ pub fn table(rows: &[CartridgeRow]) -> Table {
         "hashed ms",
         "full ms",
         "head-major ms",
+        "1st token ms",
+        "mounted ms",
         "prefill/mount",
         "prefill/full",
         "mount/restore",
@@ -430,6 +480,8 @@ pub fn table(rows: &[CartridgeRow]) -> Table {
             ms(&r.mount_hashed_ms),
             ms(&r.mount_full_ms),
             optional(r.mount_head_major_ms.as_ref().map(ms)),
+            optional(r.first_token_prefilled_ms.as_ref().map(|s| format!("{:.0}", s.median))),
+            optional(r.first_token_mounted_ms.as_ref().map(ms)),
             format!("{:.0}x", r.ratios.prefill_to_mount),
             format!("{:.0}x", r.ratios.prefill_to_mount_full),
             format!("{:.2}", r.ratios.mount_to_restore),
@@ -446,11 +498,19 @@ mod tests {
 
     #[test]
     fn ratios_say_what_over_what() {
-        let medians = Medians { prefill: 15_000.0, mount: 10.0, full: 40.0, restore: 8.0, share: 0.5, read: 20.0 };
+        let medians = Medians {
+            prefill: 15_000.0,
+            mount: 10.0,
+            full: 40.0,
+            restore: 8.0,
+            share: 0.5,
+            read: 20.0,
+            first_token: Some((15_300.0, 340.0)),
+        };
         let r = Ratios::of(&medians, Some(110), 100);
         assert_eq!((r.prefill_to_mount, r.prefill_to_mount_full), (1500.0, 375.0));
         assert_eq!((r.mount_to_restore, r.mount_to_share, r.mount_to_read), (1.25, 20.0, 0.5));
-        assert_eq!(r.peak_to_payload, Some(1.1));
+        assert_eq!((r.peak_to_payload, r.first_token), (Some(1.1), Some(45.0)));
         assert_eq!(Ratios::of(&medians, None, 1).peak_to_payload, None);
         // 80 MB in 10 ms.
         assert_eq!(megabytes_per_second(80_000_000, 10.0), 8000.0);

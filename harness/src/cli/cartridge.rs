@@ -74,6 +74,44 @@ struct On {
     type_v: KvType,
 }
 
+/// Where a command's file goes, and how it says so.
+#[derive(Debug, Args)]
+struct Target {
+    /// File to write.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Replace an existing file.
+    #[arg(long)]
+    force: bool,
+    /// Form of the result.
+    #[arg(long, value_enum, default_value_t)]
+    format: TextOrJson,
+}
+
+impl Target {
+    /// Refuses what will not work before the long work begins.
+    fn check(&self) -> Result<(), CliError> {
+        check_target(&self.out, self.force)
+    }
+
+    fn overwrite(&self) -> Overwrite {
+        Overwrite::forced(self.force)
+    }
+
+    /// Says what was written.
+    fn written(&self, n_tokens: usize) -> Result<Exit, CliError> {
+        let bytes =
+            std::fs::metadata(&self.out).map_err(|e| CliError::Failed(format!("{}: {e}", self.out.display())))?.len();
+        let out = self.out.display().to_string();
+        let text = match self.format {
+            TextOrJson::Json => output::json(&json!({"out": out, "n_tokens": n_tokens, "bytes": bytes}))?,
+            TextOrJson::Text => format!("wrote {n_tokens} tokens, {bytes} bytes, to {out}\n"),
+        };
+        output::print(&text)?;
+        Ok(Exit::Success)
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  harness cartridge create --text devices.txt --system --out devices.safetensors")]
 struct CreateArgs {
@@ -91,18 +129,11 @@ struct CreateArgs {
     /// Keep only the first P tokens.
     #[arg(long, value_name = "P")]
     max_tokens: Option<usize>,
-    /// File to write.
-    #[arg(long, value_name = "FILE")]
-    out: PathBuf,
     /// Title for people.
     #[arg(long)]
     title: Option<String>,
-    /// Replace an existing file.
-    #[arg(long)]
-    force: bool,
-    /// Form of the result.
-    #[arg(long, value_enum, default_value_t)]
-    format: TextOrJson,
+    #[command(flatten)]
+    target: Target,
 }
 
 #[derive(Debug, Args)]
@@ -177,12 +208,8 @@ struct ConvertArgs {
     /// Round values that the types cannot hold exactly.
     #[arg(long)]
     round: bool,
-    /// File to write.
-    #[arg(long, value_name = "FILE")]
-    out: PathBuf,
-    /// Replace an existing file.
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    target: Target,
 }
 
 #[derive(Debug, Args)]
@@ -190,12 +217,8 @@ struct ConvertArgs {
 struct ExportArgs {
     /// The file.
     file: PathBuf,
-    /// File to write.
-    #[arg(long, value_name = "FILE")]
-    out: PathBuf,
-    /// Replace an existing file.
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    target: Target,
 }
 
 #[derive(Debug, Args)]
@@ -210,12 +233,8 @@ struct ImportArgs {
     /// File with the token ids of its cells.
     #[arg(long, value_name = "FILE")]
     tokens: PathBuf,
-    /// File to write.
-    #[arg(long, value_name = "FILE")]
-    out: PathBuf,
-    /// Replace an existing file.
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    target: Target,
 }
 
 #[derive(Debug, Args)]
@@ -231,15 +250,11 @@ struct PartsArgs {
     /// File with the token ids of its cells, where they still stand for these tokens (an untrained cache).
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
-    /// File to write.
-    #[arg(long, value_name = "FILE")]
-    out: PathBuf,
     /// Title for people.
     #[arg(long)]
     title: Option<String>,
-    /// Replace an existing file.
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    target: Target,
 }
 
 pub(crate) fn run(args: CartridgeArgs) -> Result<Exit, CliError> {
@@ -254,10 +269,6 @@ pub(crate) fn run(args: CartridgeArgs) -> Result<Exit, CliError> {
         CartridgeCommand::ImportBlob(args) => import(args),
         CartridgeCommand::ImportParts(args) => import_from_parts(args),
     }
-}
-
-fn overwrite(force: bool) -> Overwrite {
-    Overwrite::forced(force)
 }
 
 fn cartridge_error(path: &Path, e: CartridgeError) -> CliError {
@@ -314,6 +325,15 @@ fn context(loaded: &Loaded, on: &On, n_ctx: usize) -> Result<Context, CliError> 
     Context::new(&loaded.model, &params).map_err(|e| CliError::Usage(e.to_string()))
 }
 
+/// Decodes `tokens` into an empty sequence, with a bar.
+fn prefill(context: &mut Context, tokens: &[TokenId], what: &str) -> Result<(), bitnet_rs::Error> {
+    let bar = progress::tokens(what, tokens.len());
+    let batch = Batch::prompt(tokens, Pos::ZERO, SeqId::ZERO)?;
+    let decoded = context.decode_with_progress(&batch, &mut |done| bar.set_position(done as u64)).map(|_| ());
+    bar.finish_and_clear();
+    decoded
+}
+
 fn token_ids(path: &Path) -> Result<Vec<i32>, CliError> {
     read_text("--tokens", path)?
         .split(|c: char| c.is_whitespace() || c == ',')
@@ -323,7 +343,7 @@ fn token_ids(path: &Path) -> Result<Vec<i32>, CliError> {
 }
 
 fn create(args: CreateArgs) -> Result<Exit, CliError> {
-    check_target(&args.out, args.force)?;
+    args.target.check()?;
     let loaded = load(args.on.model.as_ref(), args.on.threads)?;
     let model = &loaded.model;
     let failed = |e: bitnet_rs::Error| CliError::Failed(e.to_string());
@@ -363,10 +383,8 @@ fn create(args: CreateArgs) -> Result<Exit, CliError> {
         )));
     }
     let mut context = context(&loaded, &args.on, tokens.len())?;
-    let bar = progress::spinner(&format!("prefilling {} tokens", tokens.len()));
-    context.decode(&Batch::prompt(&tokens, Pos::ZERO, SeqId::ZERO).map_err(failed)?).map_err(failed)?;
+    prefill(&mut context, &tokens, "prefilling").map_err(failed)?;
     let state = context.save(SeqId::ZERO).map_err(failed)?;
-    bar.finish_and_clear();
     // The engine's memory is not needed any more while the file is written.
     drop(context);
     let lock = lock(model)?;
@@ -377,17 +395,9 @@ fn create(args: CreateArgs) -> Result<Exit, CliError> {
         source: source.map(|s| s.to_string_lossy().into_owned()),
         ..Default::default()
     };
-    write_native(&args.out, &state.blob(), &ids, &lock, &provenance, overwrite(args.force))
-        .map_err(|e| cartridge_error(&args.out, e))?;
-    let bytes = std::fs::metadata(&args.out).map(|m| m.len()).unwrap_or(0);
-    let text = match args.format {
-        TextOrJson::Json => {
-            output::json(&json!({"out": args.out.display().to_string(), "n_tokens": ids.len(), "bytes": bytes}))?
-        }
-        TextOrJson::Text => format!("wrote {} tokens, {bytes} bytes, to {}\n", ids.len(), args.out.display()),
-    };
-    output::print(&text)?;
-    Ok(Exit::Success)
+    write_native(&args.target.out, &state.blob(), &ids, &lock, &provenance, args.target.overwrite())
+        .map_err(|e| cartridge_error(&args.target.out, e))?;
+    args.target.written(ids.len())
 }
 
 fn inspect(args: InspectArgs) -> Result<Exit, CliError> {
@@ -503,9 +513,7 @@ fn seal(cartridge: &Cartridge, loaded: &Loaded, lock: &ModelLock, args: &VerifyA
     let mut mounted = context(loaded, &on, n_ctx)?;
     cartridge.mount(&mut mounted, SeqId::ZERO, lock, rounding).map_err(|e| cartridge_error(&args.file, e))?;
     let mut own = context(loaded, &on, n_ctx)?;
-    let bar = progress::spinner("prefilling the text to compare");
-    own.decode(&Batch::prompt(&tokens, Pos::ZERO, SeqId::ZERO).map_err(failed)?).map_err(failed)?;
-    bar.finish_and_clear();
+    prefill(&mut own, &tokens, "prefilling the text to compare").map_err(failed)?;
     let at = own.next_pos(SeqId::ZERO).map_err(failed)?;
     let batch = Batch::scored(&more, at, SeqId::ZERO).map_err(failed)?;
     let expected = own.decode(&batch).map_err(failed)?;
@@ -554,7 +562,7 @@ fn difference(args: DiffArgs) -> Result<Exit, CliError> {
 }
 
 fn convert_layout(args: ConvertArgs) -> Result<Exit, CliError> {
-    check_target(&args.out, args.force)?;
+    args.target.check()?;
     let cartridge = open(&args.file)?;
     cartridge.validate(Level::Full).map_err(|e| cartridge_error(&args.file, e))?;
     let fields = cartridge.fields();
@@ -573,26 +581,24 @@ fn convert_layout(args: ConvertArgs) -> Result<Exit, CliError> {
         },
     };
     let rounding = if args.round { Rounding::Nearest } else { Rounding::Exact };
-    convert(&cartridge, &args.out, &to, rounding, overwrite(args.force)).map_err(|e| cartridge_error(&args.file, e))?;
-    output::print(&format!("wrote {} tokens to {}\n", fields.n_tokens, args.out.display()))?;
-    Ok(Exit::Success)
+    convert(&cartridge, &args.target.out, &to, rounding, args.target.overwrite())
+        .map_err(|e| cartridge_error(&args.file, e))?;
+    args.target.written(fields.n_tokens as usize)
 }
 
 fn export(args: ExportArgs) -> Result<Exit, CliError> {
-    check_target(&args.out, args.force)?;
+    args.target.check()?;
     let cartridge = open(&args.file)?;
     let state = cartridge.to_blob().map_err(|e| cartridge_error(&args.file, e))?;
-    let bytes = state.blob().as_bytes().len();
-    let mut file = AtomicFile::create(&args.out, overwrite(args.force)).map_err(output_error)?;
+    let mut file = AtomicFile::create(&args.target.out, args.target.overwrite()).map_err(output_error)?;
     std::io::Write::write_all(&mut file, state.blob().as_bytes())
-        .map_err(|e| CliError::Failed(format!("{}: {e}", args.out.display())))?;
+        .map_err(|e| CliError::Failed(format!("{}: {e}", args.target.out.display())))?;
     file.commit().map_err(output_error)?;
-    output::print(&format!("wrote {bytes} bytes to {}\n", args.out.display()))?;
-    Ok(Exit::Success)
+    args.target.written(cartridge.fields().n_tokens as usize)
 }
 
 fn import(args: ImportArgs) -> Result<Exit, CliError> {
-    check_target(&args.out, args.force)?;
+    args.target.check()?;
     // Mapped: a file that only claims to be large costs nothing.
     let bytes = MappedFile::open(&args.file).map_err(|e| input_error("blob", &args.file, e))?;
     let tokens = token_ids(&args.tokens)?;
@@ -604,14 +610,13 @@ fn import(args: ImportArgs) -> Result<Exit, CliError> {
     let blob = StateBlob::parse(&bytes, context.geometry()).map_err(|e| refused("blob", &args.file, &e))?;
     blob.check_finite().map_err(|e| refused("blob", &args.file, &e))?;
     let lock = lock(&loaded.model)?;
-    write_native(&args.out, &blob, &tokens, &lock, &Provenance::default(), overwrite(args.force))
-        .map_err(|e| cartridge_error(&args.out, e))?;
-    output::print(&format!("wrote {} tokens to {}\n", tokens.len(), args.out.display()))?;
-    Ok(Exit::Success)
+    write_native(&args.target.out, &blob, &tokens, &lock, &Provenance::default(), args.target.overwrite())
+        .map_err(|e| cartridge_error(&args.target.out, e))?;
+    args.target.written(tokens.len())
 }
 
 fn import_from_parts(args: PartsArgs) -> Result<Exit, CliError> {
-    check_target(&args.out, args.force)?;
+    args.target.check()?;
     let tokens = args.tokens.as_deref().map(token_ids).transpose()?;
     let loaded = load(args.model.as_ref(), None)?;
     if let (Some(path), Some(tokens)) = (&args.tokens, &tokens) {
@@ -622,14 +627,14 @@ fn import_from_parts(args: PartsArgs) -> Result<Exit, CliError> {
     let lock = lock(&loaded.model)?;
     let source = args.file.file_name().map(|n| n.to_string_lossy().into_owned());
     let provenance = Provenance { title: args.title.clone(), source, ..Default::default() };
-    import_parts(&args.file, tokens.as_deref(), &lock, &provenance, &args.out, overwrite(args.force)).map_err(|e| {
-        match e {
-            // What cannot be read is told apart as for every other input; the rest of this kind is the output's.
-            CartridgeError::Io { path, source } if path == args.file => input_error("parts", &args.file, source),
-            e => cartridge_error(&args.file, e),
-        }
-    })?;
-    let cartridge = open(&args.out)?;
-    output::print(&format!("wrote {} cells to {}\n", cartridge.fields().n_tokens, args.out.display()))?;
-    Ok(Exit::Success)
+    import_parts(&args.file, tokens.as_deref(), &lock, &provenance, &args.target.out, args.target.overwrite())
+        .map_err(|e| {
+            match e {
+                // What cannot be read is told apart as for every other input; the rest of this kind is the output's.
+                CartridgeError::Io { path, source } if path == args.file => input_error("parts", &args.file, source),
+                e => cartridge_error(&args.file, e),
+            }
+        })?;
+    let cartridge = open(&args.target.out)?;
+    args.target.written(cartridge.fields().n_tokens as usize)
 }

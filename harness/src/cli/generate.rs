@@ -12,8 +12,8 @@ use bitnet_rs::{Context, ContextParams, SamplingParams, SeqId, Special, TokenId}
 use clap::Args;
 use serde_json::json;
 
-use super::CliError;
 use super::output::{self, TextOrJson};
+use super::{CliError, progress};
 use crate::cartridge::{Cartridge, CartridgeError, Level, ModelLock, Rounding};
 use crate::exit::Exit;
 use crate::generate::{
@@ -350,7 +350,11 @@ struct Output {
 fn generate(session: &mut Session, prompt: &[TokenId], stream: bool) -> Result<Output, CliError> {
     let started = Instant::now();
     let params = session.params.clone();
-    let mut generator = Generator::new(&mut session.context, SeqId::ZERO, prompt, params).map_err(engine_error)?;
+    let bar = progress::tokens("prefilling", prompt.len());
+    let mut decoded = |done: usize| bar.set_position(done as u64);
+    let generator = Generator::with_progress(&mut session.context, SeqId::ZERO, prompt, params, &mut decoded);
+    bar.finish_and_clear();
+    let mut generator = generator.map_err(engine_error)?;
     let prefill_ms = started.elapsed().as_secs_f64() * 1e3;
     let started = Instant::now();
     let mut out = Output {
@@ -387,7 +391,7 @@ fn generate(session: &mut Session, prompt: &[TokenId], stream: bool) -> Result<O
 fn timings(session: &Session, out: &Output) -> String {
     let rate = |n: usize, ms: f64| if ms > 0.0 { n as f64 / ms * 1e3 } else { 0.0 };
     format!(
-        "load {:.0} ms · prefill {} tokens {:.1} t/s · decode {} tokens {:.1} t/s · ended: {:?}",
+        "load {:.0} ms · prefill {} tokens {:.1} t/s · decode {} tokens {:.1} t/s · ended: {}",
         session.load_ms,
         out.prompt_tokens,
         rate(out.prompt_tokens, out.prefill_ms),

@@ -203,6 +203,7 @@ pub fn main() -> Exit {
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .without_time()
         .with_target(false)
         // It would report a closed stderr on stderr, and panic.

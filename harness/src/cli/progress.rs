@@ -24,3 +24,13 @@ pub(crate) fn bytes(prefix: &str, total: u64) -> ProgressBar {
     bar.set_prefix(prefix.to_owned());
     bar
 }
+
+/// A bar over tokens.
+pub(crate) fn tokens(prefix: &str, total: usize) -> ProgressBar {
+    let bar = ProgressBar::new(total as u64);
+    if let Ok(style) = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len} tokens {per_sec} {eta}") {
+        bar.set_style(style);
+    }
+    bar.set_prefix(prefix.to_owned());
+    bar
+}

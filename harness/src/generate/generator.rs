@@ -45,6 +45,20 @@ pub enum Ending {
     Cancelled,
 }
 
+/// The name that it has in JSON.
+impl std::fmt::Display for Ending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::EndOfGeneration => "end_of_generation",
+            Self::GrammarComplete => "grammar_complete",
+            Self::Stop => "stop",
+            Self::MaxTokens => "max_tokens",
+            Self::ContextFull => "context_full",
+            Self::Cancelled => "cancelled",
+        })
+    }
+}
+
 /// What happens while generating.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -99,6 +113,20 @@ impl<'a> Generator<'a> {
         prompt: &[TokenId],
         params: GeneratorParams,
     ) -> Result<Self, GenerateError> {
+        Self::with_progress(context, seq, prompt, params, &mut |_| {})
+    }
+
+    /// As [`Generator::new`]; `progress` is told how many tokens of the prompt are decoded.
+    ///
+    /// # Errors
+    /// As [`Generator::new`].
+    pub fn with_progress(
+        context: &'a mut Context,
+        seq: SeqId,
+        prompt: &[TokenId],
+        params: GeneratorParams,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<Self, GenerateError> {
         if prompt.is_empty() {
             return Err(GenerateError::EmptyPrompt);
         }
@@ -112,7 +140,7 @@ impl<'a> Generator<'a> {
         }
         let selector = TokenSelector::new(context.model(), &params.sampling, params.grammar.as_ref(), params.trie)?;
         let first = context.next_pos(seq)?;
-        context.decode(&Batch::prompt(prompt, first, seq)?)?;
+        context.decode_with_progress(&Batch::prompt(prompt, first, seq)?, progress)?;
         Ok(Self {
             context,
             seq,

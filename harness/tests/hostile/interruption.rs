@@ -22,7 +22,7 @@ fn signal(child: &Child, name: &str) {
 /// Waits until `seen`, or the child's end.
 fn until(child: &mut Child, mut seen: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
-    while started.elapsed() < Duration::from_secs(60) {
+    while started.elapsed() < Duration::from_secs(300) {
         if seen() {
             return true;
         }
@@ -34,10 +34,10 @@ fn until(child: &mut Child, mut seen: impl FnMut() -> bool) -> bool {
     false
 }
 
-/// The exit code, within a minute.
+/// The exit code, if it comes before anybody would give up.
 fn ended(child: &mut Child) -> Option<i32> {
     let started = Instant::now();
-    while started.elapsed() < Duration::from_secs(60) {
+    while started.elapsed() < Duration::from_secs(300) {
         if let Some(status) = child.try_wait().unwrap() {
             return status.code();
         }
@@ -99,7 +99,7 @@ fn an_interrupted_export_leaves_nothing() {
     assert!(names(&folder.path().join("tmp")).is_empty(), "{:?}", names(&folder.path().join("tmp")));
     let gone = Instant::now();
     while gate_processes.iter().any(|p| is_alive(*p)) {
-        assert!(gone.elapsed() < Duration::from_secs(20), "an orphan is left");
+        assert!(gone.elapsed() < Duration::from_secs(120), "an orphan is left");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -116,7 +116,7 @@ fn a_killed_runner_leaves_no_orphan() {
     child.wait().unwrap();
     let gone = Instant::now();
     while gate_processes.iter().any(|p| is_alive(*p)) {
-        assert!(gone.elapsed() < Duration::from_secs(20), "an orphan is left");
+        assert!(gone.elapsed() < Duration::from_secs(120), "an orphan is left");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -169,7 +169,7 @@ fn an_interrupted_answer_is_not_the_end_of_the_conversation() {
     signal(&child, "-INT");
     assert!(notes.any(|line| line.to_lowercase().contains("cancelled") || line.contains("interrupted")));
     writeln!(input, "turn on the kitchen light").unwrap();
-    assert!(notes.any(|line| line.contains("ended: EndOfGeneration")));
+    assert!(notes.any(|line| line.contains("ended: end_of_generation")));
     // It waits for the next line.
     assert!(until(&mut child, || stat(pid).first().is_some_and(|state| state == "S")));
     signal(&child, "-INT");

@@ -37,8 +37,11 @@ pub(crate) fn table() -> Vec<Attempt> {
     for value in ["-1", "18446744073709551616", "x"] {
         all.push(alone("--max-tokens", value).usage("--max-tokens"));
     }
-    all.push(alone("--max-tokens", "18446744073709551615"));
-    all.push(alone("--max-tokens", "0"));
+    for value in ["18446744073709551615", "0"] {
+        // To the model's own end: one thread, for two would wait for each other's core beside the other children.
+        let given = format!("--max-tokens={value}");
+        all.push(harness(AREA, given.clone(), ["generate", "--prompt", "turn on", "--threads", "1", &given]));
+    }
     for value in ["nan", "inf", "-inf", "-0.5", "1e39", "3e38", "x", ""] {
         all.push(generate("--temperature", value).usage("temperature"));
     }
