@@ -1,10 +1,12 @@
 #!/bin/sh
-# Runs the wrapper's tests with the native library under AddressSanitizer and UBSan, or everything under valgrind.
+# Runs the tests with the native library under AddressSanitizer and UBSan, or the wrapper's under valgrind.
 # docs/how-to/hostile.md says what they found.
 set -eu
 cd "$(dirname "$0")/.."
 host=$(rustc -vV | sed -n 's/^host: //p')
-tests=${MEMORY_TESTS:---lib --test refusals --test state --test threads}
+wrapper_tests=${WRAPPER_TESTS:---lib --tests}
+# Those that use the engine. The hostile suite's children get all the address space that shadow memory wants.
+harness_tests=${HARNESS_TESTS:---test cartridge_engine --test cartridge_cli --test draft_lookup --test model_speaks --test model_tools --test hostile}
 
 sanitize() {
   clangxx=$(command -v clang++-19 || command -v clang++-18 || command -v clang++ || true)
@@ -23,11 +25,16 @@ sanitize() {
   export RUST_MIN_STACK=16777216
   log=target/sanitize/report.log
   mkdir -p target/sanitize
+  : >"$log"
   code=0
-  # shellcheck disable=SC2086 # a list of arguments
-  cargo test --locked -p bitnet-rs --target "$host" --target-dir target/sanitize $tests -- --test-threads=1 >"$log" 2>&1 \
-    || code=$?
-  grep -E '^test result|panicked|ERROR: (Address|Leak)Sanitizer' "$log" || tail -n 20 "$log"
+  checked() {
+    # shellcheck disable=SC2086 # lists of arguments
+    cargo test --locked --no-fail-fast --target "$host" --target-dir target/sanitize $1 -- --test-threads=1 --nocapture \
+      >>"$log" 2>&1 || code=$?
+  }
+  [ -z "$wrapper_tests" ] || checked "-p bitnet-rs $wrapper_tests"
+  [ -z "$harness_tests" ] || checked "-p harness $harness_tests"
+  grep -E '^test result|panicked|ERROR: (Address|Leak)Sanitizer|^all  ' "$log" || tail -n 20 "$log"
   # UBSan goes on after a finding; each place is shown once.
   if grep -oE '[^ ]+: runtime error: .*' "$log" | sort -u | grep .; then
     echo "UBSan found what is listed above; the whole report is $log"

@@ -188,3 +188,19 @@ fn generation_is_reproducible_and_says_when_it_is_incomplete() {
     assert_eq!(out["complete"], false);
     assert!(out["call"].is_null());
 }
+
+/// The engine pads a context to blocks of 32 cells, and the embedded model was trained for 1,024 positions.
+#[test]
+fn a_context_that_is_not_as_asked_says_so() {
+    let with = |n_ctx: &str| {
+        let (code, _, err) =
+            run(&["generate", "--prompt", "x", "--max-tokens", "1", "--threads", "1", "--n-ctx", n_ctx]);
+        assert_eq!(code, 0, "{err}");
+        err
+    };
+    assert!(with("1000").contains("--n-ctx 1000: the engine made 1024 cells"));
+    assert!(with("2048").contains("--n-ctx 2048: positions end at 1024"));
+    for as_asked in ["0", "512", "1024"] {
+        assert!(!with(as_asked).contains("--n-ctx"));
+    }
+}

@@ -56,8 +56,13 @@ pub enum PermitError {
         mode: u32,
     },
     /// Not the expected TOML.
-    #[error("operator configuration: {0}")]
-    Form(#[from] toml::de::Error),
+    #[error("operator configuration {}: {source}", path.display())]
+    Form {
+        /// The path.
+        path: PathBuf,
+        /// What is wrong.
+        source: toml::de::Error,
+    },
     /// The configuration does not enable execution.
     #[error("the operator configuration does not enable execution (execute.enabled = false)")]
     NotEnabled,
@@ -85,7 +90,8 @@ impl OperatorConfig {
                 return Err(PermitError::Writable { path: path.to_owned(), mode });
             }
         }
-        let file: OperatorFile = toml::from_str(&read_bounded(path)?)?;
+        let file: OperatorFile = toml::from_str(&read_bounded(path)?)
+            .map_err(|source| PermitError::Form { path: path.to_owned(), source })?;
         Ok(OperatorConfig { enabled: file.execute.enabled, backends: file.execute.backends })
     }
 }
@@ -216,7 +222,7 @@ pub(crate) mod tests {
     fn an_unsafe_operator_file_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = config(dir.path(), &format!("{ON}secret = 1\n"));
-        assert!(matches!(OperatorConfig::load(&path), Err(PermitError::Form(_))));
+        assert!(matches!(OperatorConfig::load(&path), Err(PermitError::Form { .. })));
         assert!(matches!(OperatorConfig::load(&dir.path().join("none")), Err(PermitError::Read(_))));
         #[cfg(unix)]
         {

@@ -3,7 +3,7 @@
 //! A policy file may only be stricter than the built-in floor: a file that would allow a blocked
 //! device, or a risky one without confirmation, is refused at load.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -89,6 +89,14 @@ pub struct Policy {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
+    /// What is wrong with a file, and which.
+    #[error("{}: {source}", path.display())]
+    In {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: Box<PolicyError>,
+    },
     /// The file cannot be read.
     #[error(transparent)]
     Read(#[from] RegistryError),
@@ -126,6 +134,7 @@ impl Policy {
     /// [`PolicyError`].
     pub fn load(path: &Path) -> Result<Self, PolicyError> {
         Self::from_toml(&read_bounded(path)?)
+            .map_err(|source| PolicyError::In { path: path.to_owned(), source: Box::new(source) })
     }
 
     /// The embedded policy (`gates/agent/policy.toml`).

@@ -74,6 +74,14 @@ pub enum RegistryError {
         /// Why.
         source: std::io::Error,
     },
+    /// What is wrong with a file, and which.
+    #[error("{}: {source}", path.display())]
+    In {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: Box<RegistryError>,
+    },
     /// Not the expected YAML.
     #[error("device registry: {0}; see docs/how-to/agent.md for its form")]
     Form(#[from] serde_yaml_ng::Error),
@@ -135,6 +143,7 @@ impl Registry {
     /// [`RegistryError`] with the first thing that is wrong.
     pub fn load(path: &Path) -> Result<Self, RegistryError> {
         Self::from_yaml(&read_bounded(path)?)
+            .map_err(|source| RegistryError::In { path: path.to_owned(), source: Box::new(source) })
     }
 
     /// Checks a registry in YAML.
@@ -144,9 +153,9 @@ impl Registry {
     /// aliases (compared by key: spacing, case, width and 的 do not count), suspicious aliases,
     /// capabilities without the limits their parameter needs.
     pub fn from_yaml(yaml: &str) -> Result<Self, RegistryError> {
-        // By way of a Value: it refuses duplicate keys of a mapping, a BTreeMap would not.
-        let value: serde_yaml_ng::Value = serde_yaml_ng::from_str(yaml)?;
-        let file: RegistryFile = serde_yaml_ng::from_value(value)?;
+        // A Value refuses duplicate keys of a mapping, which a BTreeMap would not; the text itself knows its lines.
+        serde_yaml_ng::from_str::<serde_yaml_ng::Value>(yaml)?;
+        let file: RegistryFile = serde_yaml_ng::from_str(yaml)?;
         let mut ids = BTreeSet::new();
         let mut aliases: BTreeMap<String, usize> = BTreeMap::new();
         for (index, device) in file.devices.iter().enumerate() {
@@ -313,6 +322,19 @@ pub(crate) mod tests {
         let registry = Registry::embedded().unwrap();
         assert!(registry.devices().len() >= 8);
         assert_eq!(registry.by_alias("KITCHEN  light").unwrap().device_type, DeviceType::Light);
+    }
+
+    #[test]
+    fn a_refusal_names_the_file_the_place_and_the_field() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("house.yaml");
+        let second = device("b", "two").replace("room", "colour");
+        std::fs::write(&path, format!("devices:\n{}{second}{CAPS}", device("a", "one"))).unwrap();
+        let message = Registry::load(&path).unwrap_err().to_string();
+        // The second device's fourth line: one line of `devices:`, seven of the first device, three of its own before.
+        for part in ["house.yaml", "devices[1]", "`colour`", "line 11 "] {
+            assert!(message.contains(part), "no {part:?} in {message}");
+        }
     }
 
     /// W21: duplicates are refused at load, also those that only look different.

@@ -278,6 +278,13 @@ impl Session {
             ..defaults
         };
         let mut context = Context::new(&model, &params).map_err(|e| engine_error(e.into()))?;
+        let (cells, trained) = (context.params().n_ctx, model.info().hyperparameters().n_ctx_train);
+        if options.n_ctx != 0 && cells != options.n_ctx {
+            output::note(format!("--n-ctx {}: the engine made {cells} cells of it, whole blocks", options.n_ctx));
+        }
+        if cells > trained {
+            output::note(format!("--n-ctx {}: positions end at {trained}, the model's context length", options.n_ctx));
+        }
         let rounding = if options.round { Rounding::Nearest } else { Rounding::Exact };
         let mounted = options.cartridge.as_deref().map(|p| mount(&mut context, p, rounding)).transpose()?;
         let (mounted, held) = mounted.unzip();

@@ -18,12 +18,16 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use sha1::{Digest as _, Sha1};
 use sha2::Sha256;
+use ureq::tls::{PemItem, RootCerts, TlsConfig};
 
 use super::atomic_file::{self, AtomicFileError, Overwrite};
 use crate::input_file;
 
 /// The hub, where nothing else is said (`HF_ENDPOINT`).
 pub const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
+
+/// Longest file of certificates that is read, bytes; a system's own bundle has some 250 kB.
+const MAX_CERTIFICATES: u64 = 4 << 20;
 
 /// Longest listing of a repository that is read, bytes; some twenty thousand files.
 const MAX_LISTING: u64 = 8 << 20;
@@ -62,6 +66,14 @@ pub enum PullError {
         value: String,
         /// What would work.
         need: &'static str,
+    },
+    /// The file of trusted certificates is none.
+    #[error("SSL_CERT_FILE {}: {problem}", path.display())]
+    Certificates {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
     },
     /// The connection failed.
     #[error("{url}: {reason}")]
@@ -160,6 +172,8 @@ pub struct PullOptions {
     pub force: bool,
     /// Time without data before a connection counts as dead, such as [`PATIENCE`].
     pub patience: Duration,
+    /// PEM file of the certificates to trust in place of Mozilla's, for a mirror with one of its own.
+    pub certificates: Option<PathBuf>,
 }
 
 /// A file of the listing.
@@ -317,7 +331,12 @@ pub fn pull(
     cancel: &AtomicBool,
 ) -> Result<Pulled, PullError> {
     check(options)?;
+    let tls = match &options.certificates {
+        Some(path) => TlsConfig::builder().root_certs(root_certificates(path)?).build(),
+        None => TlsConfig::default(),
+    };
     let config = ureq::Agent::config_builder()
+        .tls_config(tls)
         .timeout_resolve(Some(options.patience))
         .timeout_connect(Some(options.patience))
         .timeout_recv_response(Some(options.patience))
@@ -336,6 +355,22 @@ pub fn pull(
         files.push(PulledFile { file: file.clone(), fetched });
     }
     Ok(Pulled { commit, files })
+}
+
+/// The certificates of a PEM file; what else is in it does not matter.
+fn root_certificates(path: &Path) -> Result<RootCerts, PullError> {
+    let refuse = |problem: String| PullError::Certificates { path: path.to_owned(), problem };
+    let text = input_file::read(path, MAX_CERTIFICATES).map_err(|e| refuse(e.to_string()))?;
+    let mut found = Vec::new();
+    for item in ureq::tls::parse_pem(&text) {
+        if let PemItem::Certificate(certificate) = item.map_err(|e| refuse(e.to_string()))? {
+            found.push(certificate);
+        }
+    }
+    if found.is_empty() {
+        return Err(refuse("it holds no certificate (-----BEGIN CERTIFICATE-----)".into()));
+    }
+    Ok(RootCerts::Specific(std::sync::Arc::new(found)))
 }
 
 fn check(options: &PullOptions) -> Result<(), PullError> {
@@ -709,7 +744,7 @@ fn attempt_once(
 mod tests {
     use super::*;
     use std::io::{BufRead as _, BufReader};
-    use std::net::{TcpListener, TcpStream};
+    use std::net::TcpListener;
     use std::sync::{Arc, Mutex};
 
     const COMMIT: &str = "0123456789012345678901234567890123456789";
@@ -740,23 +775,36 @@ mod tests {
     }
 
     fn serve(manner: Manner) -> Server {
+        serve_over(manner, None)
+    }
+
+    /// With TLS where a configuration is given.
+    fn serve_over(manner: Manner, tls: Option<Arc<rustls::ServerConfig>>) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let endpoint = format!("http://{}/", listener.local_addr().unwrap());
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let endpoint = format!("{scheme}://{}/", listener.local_addr().unwrap());
         let requests = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&requests);
         std::thread::spawn(move || {
             let mut cut = manner;
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { break };
-                answer(stream, manner, &mut cut, &seen);
+                match &tls {
+                    None => answer(stream, manner, &mut cut, &seen),
+                    Some(tls) => {
+                        let connection = rustls::ServerConnection::new(Arc::clone(tls)).unwrap();
+                        answer(rustls::StreamOwned::new(connection, stream), manner, &mut cut, &seen);
+                    }
+                }
             }
         });
         Server { endpoint, requests }
     }
 
-    fn answer(mut stream: TcpStream, manner: Manner, cut: &mut Manner, seen: &Mutex<Vec<String>>) {
-        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-        let first = lines.next().unwrap().unwrap();
+    fn answer(mut stream: impl Read + io::Write, manner: Manner, cut: &mut Manner, seen: &Mutex<Vec<String>>) {
+        let mut lines = BufReader::new(&mut stream).lines();
+        // A client that does not trust the certificate hangs up.
+        let Some(Ok(first)) = lines.next() else { return };
         let mut from = 0;
         let mut token = String::new();
         for line in lines.map_while(Result::ok).take_while(|l| !l.is_empty()) {
@@ -837,7 +885,40 @@ mod tests {
             folder: folder.to_owned(),
             force: false,
             patience: PATIENCE,
+            certificates: None,
         }
+    }
+
+    /// A mirror with a certificate of its own: trusted when its file is given, and not otherwise.
+    #[test]
+    fn a_hub_over_https_needs_a_trusted_certificate() {
+        let own = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+        let key = rustls::pki_types::PrivateKeyDer::Pkcs8(own.signing_key.serialize_der().into());
+        let ring = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ServerConfig::builder_with_provider(ring)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![own.cert.der().clone()], key)
+            .unwrap();
+        let server = serve_over(Manner::Sound, Some(Arc::new(tls)));
+        let folder = tempfile::tempdir().unwrap();
+        let mut o = options(&server, folder.path());
+        assert!(matches!(run(&o), Err(PullError::Connection { reason, .. }) if reason.contains("certificate")));
+        assert!(server.requests.lock().unwrap().is_empty());
+
+        let pem = folder.path().join("mirror.pem");
+        o.certificates = Some(pem.clone());
+        for (content, said) in
+            [("", "no certificate"), ("-----BEGIN CERTIFICATE-----\n%%\n-----END CERTIFICATE-----\n", "mirror.pem")]
+        {
+            fs::write(&pem, content).unwrap();
+            let refused = run(&o).unwrap_err().to_string();
+            assert!(refused.contains(said) && refused.contains("SSL_CERT_FILE"), "{refused}");
+        }
+        fs::write(&pem, own.cert.pem()).unwrap();
+        run(&o).unwrap();
+        assert_eq!(fs::read(folder.path().join("model.safetensors")).unwrap(), weights());
     }
 
     fn run(options: &PullOptions) -> Result<Pulled, PullError> {
@@ -976,7 +1057,8 @@ mod tests {
         let server = serve(Manner::Silent(40_000));
         let folder = tempfile::tempdir().unwrap();
         let mut o = options(&server, folder.path());
-        o.patience = Duration::from_millis(200);
+        // Long enough for a server that has to wait for a core.
+        o.patience = Duration::from_secs(2);
         assert!(matches!(run(&o), Err(PullError::Connection { .. })));
         // What came is kept for a later run.
         let part = folder.path().join(format!(".model.safetensors.{}.part", &WEIGHTS_SHA256[..12]));

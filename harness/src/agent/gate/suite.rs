@@ -1,7 +1,7 @@
 //! Case suites: our own form and EdgeHome's, unknown fields and duplicate ids refused.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
@@ -20,6 +20,14 @@ const MAX_CASES: usize = 5000;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SuiteError {
+    /// What is wrong with a file, and which.
+    #[error("{}: {source}", path.display())]
+    In {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: Box<SuiteError>,
+    },
     /// The file cannot be read.
     #[error(transparent)]
     Read(#[from] RegistryError),
@@ -187,6 +195,7 @@ impl Suite {
     /// [`SuiteError`].
     pub fn load(path: &Path) -> Result<Self, SuiteError> {
         Self::from_yaml(&read_bounded(path)?)
+            .map_err(|source| SuiteError::In { path: path.to_owned(), source: Box::new(source) })
     }
 
     /// Checks a suite in YAML. Two forms: our document (`schema`, `cases`), whose cases are isolated
@@ -200,7 +209,7 @@ impl Suite {
         let value: serde_yaml_ng::Value = serde_yaml_ng::from_str(text)?;
         let isolated = value.is_mapping();
         let cases = if isolated {
-            let document: Document = serde_yaml_ng::from_value(value)?;
+            let document: Document = serde_yaml_ng::from_str(text)?;
             if document.schema != SCHEMA {
                 return Err(SuiteError::Case {
                     id: "schema".into(),
@@ -209,7 +218,7 @@ impl Suite {
             }
             document.cases
         } else {
-            serde_yaml_ng::from_value(value)?
+            serde_yaml_ng::from_str(text)?
         };
         if cases.is_empty() || cases.len() > MAX_CASES {
             return Err(SuiteError::Count { count: cases.len(), limit: MAX_CASES });

@@ -14,7 +14,7 @@ use crate::model::pull::{self, PullError, PullOptions};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Reads HF_ENDPOINT (another hub or a mirror), HF_TOKEN (gated models) and HF_HUB_DOWNLOAD_TIMEOUT\n(seconds without data before a connection counts as dead, 30).\n\nExamples:\n  harness model pull microsoft/bitnet-b1.58-2B-4T-bf16 --out bitnet-2b\n  harness model pull microsoft/bitnet-b1.58-2B-4T-gguf --file ggml-model-i2_s.gguf --out models"
+    after_help = "Reads HF_ENDPOINT (another hub or a mirror), HF_TOKEN (gated models), HF_HUB_DOWNLOAD_TIMEOUT (seconds\nwithout data before a connection counts as dead, 30) and SSL_CERT_FILE (PEM file of trusted certificates in place of\nthe built-in ones).\n\nExamples:\n  harness model pull microsoft/bitnet-b1.58-2B-4T-bf16 --out bitnet-2b\n  harness model pull microsoft/bitnet-b1.58-2B-4T-gguf --file ggml-model-i2_s.gguf --out models"
 )]
 pub(super) struct PullArgs {
     /// owner/name on the hub.
@@ -39,9 +39,10 @@ pub(super) struct PullArgs {
 fn failure(e: PullError) -> CliError {
     match e {
         PullError::Cancelled => CliError::Interrupted,
-        PullError::Argument { .. } | PullError::Exists { .. } | PullError::NoFile { .. } => {
-            CliError::Usage(e.to_string())
-        }
+        PullError::Argument { .. }
+        | PullError::Certificates { .. }
+        | PullError::Exists { .. }
+        | PullError::NoFile { .. } => CliError::Usage(e.to_string()),
         PullError::Target(e) => output_error(e),
         // A file stands where the folder should be.
         PullError::Io { ref source, .. } if is_wrong_path(source) || source.kind() == ErrorKind::AlreadyExists => {
@@ -77,6 +78,7 @@ pub(super) fn run(args: PullArgs) -> Result<Exit, CliError> {
         folder: args.out.unwrap_or_else(|| PathBuf::from(name)),
         force: args.force,
         patience: patience()?,
+        certificates: variable("SSL_CERT_FILE").map(PathBuf::from),
     };
     let interrupted = interrupt::cooperate(|| {});
     let bar = progress::bytes("fetching", 0);
