@@ -4,9 +4,9 @@
 set -eu
 cd "$(dirname "$0")/.."
 host=$(rustc -vV | sed -n 's/^host: //p')
-wrapper_tests=${WRAPPER_TESTS:---lib --tests}
+wrapper_tests=${WRAPPER_TESTS---lib --tests}
 # Those that use the engine. The hostile suite's children get all the address space that shadow memory wants.
-harness_tests=${HARNESS_TESTS:---test cartridge_engine --test cartridge_cli --test draft_lookup --test model_speaks --test model_tools --test hostile}
+harness_tests=${HARNESS_TESTS---test cartridge_engine --test cartridge_cli --test draft_lookup --test model_speaks --test model_tools --test hostile}
 
 sanitize() {
   clangxx=$(command -v clang++-19 || command -v clang++-18 || command -v clang++ || true)

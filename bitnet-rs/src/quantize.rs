@@ -26,6 +26,10 @@ pub const TYPES: [GgmlType; 14] = [
     GgmlType::TQ2_0,
 ];
 
+/// Most that a value may be: no block type stores more (Q6_K: a half-precision scale, times a scale below 128, times a
+/// code of at most 32). Beyond it differences of two values overflow, and the quantizers cast what is no number.
+pub const LARGEST: f32 = 268_435_456.0;
+
 fn check(ty: GgmlType, row_len: usize, argument: usize, what: &'static str) -> Result<u64, Error> {
     let refuse = |argument: &'static str, value: usize, reason: String| {
         Err(Error::KernelArgument { field: argument, value: value as i64, limit: reason })
@@ -46,7 +50,7 @@ fn check(ty: GgmlType, row_len: usize, argument: usize, what: &'static str) -> R
 ///
 /// # Errors
 /// [`Error::KernelArgument`] for a type outside [`TYPES`], a row that is no whole number of blocks, a value that is not
-/// finite (the quantizers' results would depend on the compiler), and floats that are no whole number of rows.
+/// finite or beyond ±[`LARGEST`] (the quantizers' results would depend on the compiler), and floats that are no whole number of rows.
 pub fn rows(ty: GgmlType, values: &[f32], row_len: usize) -> Result<Vec<u8>, Error> {
     backend::start()?;
     let row_bytes = check(ty, row_len, values.len(), "values")?;
@@ -56,6 +60,10 @@ pub fn rows(ty: GgmlType, values: &[f32], row_len: usize) -> Result<Vec<u8>, Err
     }
     if let Some(index) = values.iter().position(|v| !v.is_finite()) {
         let limit = format!("it is {}, and only finite values can be quantized", values[index]);
+        return Err(Error::KernelArgument { field: "element", value: index as i64, limit });
+    }
+    if let Some(index) = values.iter().position(|v| v.abs() > LARGEST) {
+        let limit = format!("it is {:e}, and {ty} holds no more than ±{LARGEST:e}", values[index]);
         return Err(Error::KernelArgument { field: "element", value: index as i64, limit });
     }
     let n_rows = values.len() / row_len;
@@ -139,6 +147,14 @@ mod tests {
         }
     }
 
+    /// The largest half-precision number times 127 times 32 is within; Q6_K keeps its order of magnitude.
+    #[test]
+    fn the_largest_that_a_type_holds_is_taken() {
+        let value = 65504.0 * 127.0 * 31.0;
+        let back = floats(GgmlType::Q6_K, &rows(GgmlType::Q6_K, &[value; 256], 256).unwrap()).unwrap();
+        assert!(back.iter().all(|b| (b / value - 1.0).abs() < 0.05), "{:?}", &back[..4]);
+    }
+
     #[test]
     fn what_ggml_would_abort_on_is_refused() {
         let zeros = [0f32; 256];
@@ -155,6 +171,11 @@ mod tests {
         let mut bad = zeros;
         bad[77] = f32::NAN;
         assert!(rows(GgmlType::Q8_0, &bad, 256).unwrap_err().to_string().contains("77"));
+        for ty in TYPES {
+            bad[77] = -3e8;
+            let refused = rows(ty, &bad, 256).unwrap_err().to_string();
+            assert!(refused.contains("77") && refused.contains("-3e8"), "{ty}: {refused}");
+        }
         assert!(floats(GgmlType::Q8_0, &[0; 33]).is_err());
         assert!(floats(GgmlType::I2_S, &[0; 32]).is_err());
     }

@@ -565,6 +565,14 @@ fn convert<W: Write + ?Sized>(
     for_each_piece(tensor, |first, len| {
         let before = decode(input, tensor, from, scale, first, len)?;
         let before_floats = |code: u8| (f32::from(code) - 1.0) * scale;
+        let written = |values: &[f32]| {
+            floats_as(values, job.to, row_len).map_err(|e| match e {
+                bitnet_rs::Error::KernelArgument { field: "element", value, limit } => {
+                    bad_value(tensor, first + value.unsigned_abs(), limit)
+                }
+                e => e.into(),
+            })
+        };
         let bytes = match (&before, ternary_target) {
             (Decoded::Ternary(codes), true) => pack(codes, job.to, to, d),
             (Decoded::Floats(values), true) => {
@@ -580,9 +588,9 @@ fn convert<W: Write + ?Sized>(
             }
             (Decoded::Ternary(codes), false) => {
                 let values: Vec<f32> = codes.iter().map(|&c| before_floats(c)).collect();
-                floats_as(&values, job.to, row_len)?
+                written(&values)?
             }
-            (Decoded::Floats(values), false) => floats_as(values, job.to, row_len)?,
+            (Decoded::Floats(values), false) => written(values)?,
         };
         // Decode what is about to be written and hold it against what was read.
         let after = decode_bytes(tensor, job.to, &bytes, to, written_scale, first, len)?;

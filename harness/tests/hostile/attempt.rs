@@ -14,8 +14,7 @@ fn address_space() -> &'static str {
     if is_sanitized() { "unlimited" } else { "1048576" }
 }
 
-/// The engine was built with sanitizers.
-pub(crate) fn is_sanitized() -> bool {
+fn is_sanitized() -> bool {
     !bitnet_rs::engine_info::SANITIZE.is_empty()
 }
 /// Time for one input: what hangs, hangs for ever, and what is only slow on a busy machine must not be taken for it.
@@ -191,6 +190,12 @@ impl Attempt {
             self.says.push(says.into());
         }
         self
+    }
+
+    /// Can it be tried in this build? A process that bounds its own address space does not start under sanitizers.
+    pub(crate) fn can_run(&self) -> bool {
+        let renders = matches!(&self.program, Program::Harness(args) if args.iter().any(|a| a == "--chat-template"));
+        !is_sanitized() || !renders && !self.limits.contains("ulimit -v")
     }
 
     /// Was it meant to be refused?

@@ -7,7 +7,7 @@ use std::path::Path;
 use bitnet_rs::gguf::Architecture;
 use bitnet_rs::gguf::fixture::tiny_model;
 
-use crate::attempt::{Attempt, harness, is_sanitized};
+use crate::attempt::{Attempt, harness};
 use crate::cartridge;
 
 const AREA: &str = "output";
@@ -141,13 +141,11 @@ fn full() -> Vec<Attempt> {
     );
     all.push(harness(AREA, "stderr is full: chat", ["chat", "--max-tokens", "2"]).stdin("hi\n").stderr_to("/dev/full"));
     all.push(harness(AREA, "no files may be opened", ["generate", "--prompt", "x"]).limits("ulimit -n 7").ends_any());
-    if !is_sanitized() {
-        all.push(
-            harness(AREA, "no memory for the context", ["generate", "--prompt", "x", "--n-ctx", "2048"])
-                .limits("ulimit -v 60000")
-                .ends_any(),
-        );
-    }
+    all.push(
+        harness(AREA, "no memory for the context", ["generate", "--prompt", "x", "--n-ctx", "2048"])
+            .limits("ulimit -v 60000")
+            .ends_any(),
+    );
     all
 }
 
