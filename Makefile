@@ -34,7 +34,7 @@ hostile: setup ## Feed thousands of hostile inputs, each in a process of its own
 fuzz: setup ## Fuzz every reader of foreign files for FUZZ_SECONDS each (docs/how-to/hostile.md)
 	fuzz/run.sh
 
-sanitize: setup ## The wrapper's tests over an engine built with AddressSanitizer and UBSan
+sanitize: setup ## The wrapper's, the engine's and the hostile tests over an engine built with AddressSanitizer and UBSan
 	scripts/memory_checks.sh sanitize
 
 valgrind: setup ## The wrapper's tests under valgrind

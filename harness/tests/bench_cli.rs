@@ -147,6 +147,7 @@ fn decoding_is_measured_against_plain_reading() {
     check_samples(&row["tokens_per_second"], 2);
     // The embedding is the output matrix: every tensor of the embedded file is read.
     let inspection = json(&["model", "inspect"]);
+    assert_eq!(inspection["path"], "embedded");
     assert_eq!(row["bytes_per_token"], inspection["file"]["tensor_bytes"]);
     let number = |v: &serde_json::Value| v.as_f64().unwrap();
     let decode = number(&row["tokens_per_second"]["median"]) * number(&row["bytes_per_token"]) / 1e9;

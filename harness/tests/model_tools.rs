@@ -35,7 +35,7 @@ fn a_model_without_pre_tokenizer_is_reported_and_refused_when_strict() {
     let (code, out, _) = run(&["model", "inspect", model, "--format", "json"]);
     assert_eq!(code, 0);
     let inspection: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(inspection["tokenizer"]["pre"], Value::Null);
+    assert_eq!((&inspection["path"], &inspection["tokenizer"]["pre"]), (&model.into(), &Value::Null));
     assert!(inspection["warnings"].as_array().unwrap().iter().any(|w| w["code"] == "pre-tokenizer-missing"));
     let (code, _, err) = run(&["model", "tokenize", "--model", model, "x"]);
     assert!(code == 0 && err.contains("tokenizer.ggml.pre is missing"), "{err}");

@@ -123,7 +123,7 @@ struct SpeedArgs {
 struct CartridgeArgs {
     #[command(flatten)]
     on: On,
-    /// Lengths of the prefix; those beyond the model's context are left out. Default: 64,256,1024,4096.
+    /// Lengths of the prefix. Default: those of 64,256,1024,4096 that the model's context holds.
     #[arg(short = 'p', long, value_name = "LIST", value_delimiter = ',')]
     n_prompt: Vec<u32>,
     /// Timed runs of everything but prefill.

@@ -165,7 +165,7 @@ struct VerifyArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  harness cartridge diff a.safetensors b.safetensors\n\nExit code 1 when they differ."
+    after_help = "Example:\n  harness cartridge diff a.safetensors b.safetensors\n\nExit code 1 when tokens, keys or values differ; other fields are listed only."
 )]
 struct DiffArgs {
     /// One file.

@@ -171,7 +171,9 @@ fn inspect(args: InspectArgs) -> Result<Exit, CliError> {
         ControlFlow::Continue(())
     });
     bar.finish_and_clear();
-    let inspection = inspection.map_err(refused)?;
+    let mut inspection = inspection.map_err(refused)?;
+    // The embedded model's path is this process's own and means nothing to a reader.
+    inspection.path = source.name();
     output::print(&match args.format {
         TextOrJson::Json => output::json(&inspection)?,
         TextOrJson::Text => inspection.text(),
