@@ -50,7 +50,8 @@ fn check(ty: GgmlType, row_len: usize, argument: usize, what: &'static str) -> R
 ///
 /// # Errors
 /// [`Error::KernelArgument`] for a type outside [`TYPES`], a row that is no whole number of blocks, a value that is not
-/// finite or beyond ±[`LARGEST`] (the quantizers' results would depend on the compiler), and floats that are no whole number of rows.
+/// finite or beyond ±[`LARGEST`] (the quantizers' results would depend on the compiler), and floats that are no whole
+/// number of rows.
 pub fn rows(ty: GgmlType, values: &[f32], row_len: usize) -> Result<Vec<u8>, Error> {
     backend::start()?;
     let row_bytes = check(ty, row_len, values.len(), "values")?;
@@ -147,7 +148,7 @@ mod tests {
         }
     }
 
-    /// The largest half-precision number times 127 times 32 is within; Q6_K keeps its order of magnitude.
+    /// The largest half-precision number, times a scale of 127, times a code of 31: Q6_K keeps its order of magnitude.
     #[test]
     fn the_largest_that_a_type_holds_is_taken() {
         let value = 65504.0 * 127.0 * 31.0;
