@@ -48,7 +48,7 @@ pub(crate) struct ModelOptions {
     /// Flash attention.
     #[arg(long)]
     flash_attn: bool,
-    /// Type of the cached keys: f32, f16, bf16, q8_0, …
+    /// Type of the cached keys: f16, f32, q8_0, …
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     type_k: KvType,
     /// Type of the cached values; other than f16 only with --flash-attn.
@@ -90,7 +90,7 @@ pub(crate) struct ModelOptions {
     /// Drop tokens less probable than this share of the best.
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     min_p: f32,
-    /// Penalty on recent tokens.
+    /// Penalty on the last 64 tokens.
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     repeat_penalty: f32,
     /// Seed of the random choice.
