@@ -10,12 +10,12 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::generate::{read_text, refused};
-use super::output::{self, TextOrJson};
+use super::output::{self, Target, TextOrJson};
 use super::profile::Settings;
-use super::{CliError, check_target, input_error, output_error, progress};
+use super::{CliError, input_error, output_error, progress};
 use crate::atomic_file::AtomicFile;
 use crate::cartridge::{
-    Cartridge, CartridgeError, ConvertTo, Inspection, Level, ModelLock, Overwrite, Provenance, Rounding, convert, diff,
+    Cartridge, CartridgeError, ConvertTo, Inspection, Level, ModelLock, Provenance, Rounding, convert, diff,
     import_parts, write_native,
 };
 use crate::exit::Exit;
@@ -74,30 +74,7 @@ struct On {
     type_v: KvType,
 }
 
-/// Where a command's file goes, and how it says so.
-#[derive(Debug, Args)]
-struct Target {
-    /// File to write.
-    #[arg(long, value_name = "FILE")]
-    out: PathBuf,
-    /// Replace an existing file.
-    #[arg(long)]
-    force: bool,
-    /// Form of the result.
-    #[arg(long, value_enum, default_value_t)]
-    format: TextOrJson,
-}
-
 impl Target {
-    /// Refuses what will not work before the long work begins.
-    fn check(&self) -> Result<(), CliError> {
-        check_target(&self.out, self.force)
-    }
-
-    fn overwrite(&self) -> Overwrite {
-        Overwrite::forced(self.force)
-    }
-
     /// Says what was written.
     fn written(&self, n_tokens: usize) -> Result<Exit, CliError> {
         let bytes =

@@ -30,6 +30,31 @@ pub(crate) enum TextOrJson {
     Json,
 }
 
+/// Where a command's file goes, and how it says so.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Target {
+    /// File to write.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: PathBuf,
+    /// Replace an existing file.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Form of the result.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) format: TextOrJson,
+}
+
+impl Target {
+    /// Refuses what will not work before the long work begins.
+    pub(crate) fn check(&self) -> Result<(), CliError> {
+        super::check_target(&self.out, self.force)
+    }
+
+    pub(crate) fn overwrite(&self) -> Overwrite {
+        Overwrite::forced(self.force)
+    }
+}
+
 /// Writes to stdout. A reader that closed the pipe has what it wanted.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
     let mut out = std::io::stdout().lock();

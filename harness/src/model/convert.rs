@@ -708,7 +708,7 @@ fn write_tensor<W: Write + ?Sized>(
     let row_len = planned.dims[0];
     match &planned.source {
         Source::Computed(values) => {
-            let bytes = floats_as(planned, values, values.len())?;
+            let bytes = repack::floats_as(values, planned.ty, values.len())?;
             data.write(&bytes)?;
             step(bytes.len())
         }
@@ -731,23 +731,18 @@ fn write_tensor<W: Write + ?Sized>(
     }
 }
 
-/// As [`repack::floats_as`]; a refusal names the tensor.
-fn floats_as(planned: &Planned<'_>, values: &[f32], row_len: usize) -> Result<Vec<u8>, ConvertError> {
-    repack::floats_as(values, planned.ty, row_len).map_err(|e| match e {
-        bitnet_rs::Error::KernelArgument { field: "element", limit, .. } => {
-            target(planned, &format!("a value is refused: {limit}; pass --embedding f32"))
-        }
-        e => e.into(),
-    })
-}
-
 fn write_floats<W: Write + ?Sized>(
     planned: &Planned<'_>,
     values: &[f32],
     data: &mut DataWriter<'_, W>,
     step: &mut Step<'_>,
 ) -> Result<(), ConvertError> {
-    let bytes = floats_as(planned, values, planned.dims[0] as usize)?;
+    let bytes = repack::floats_as(values, planned.ty, planned.dims[0] as usize).map_err(|e| match e {
+        bitnet_rs::Error::KernelArgument { field: "element", limit, .. } => {
+            target(planned, &format!("a value is refused: {limit}; pass --embedding f32"))
+        }
+        e => e.into(),
+    })?;
     // A finite value may be too large for the type, or for the half-precision scale of its block.
     let back = |at: usize| match planned.ty {
         GgmlType::F16 => f16::from_f32(values[at]).to_f32(),
@@ -907,7 +902,7 @@ fn write_linear<W: Write + ?Sized>(
             repack::pack(&codes, planned.ty, Packing::X86, d)
         } else {
             let values: Vec<f32> = codes.iter().map(|&c| (f32::from(c) - 1.0) * scale).collect();
-            floats_as(planned, &values, linear.cols)?
+            repack::floats_as(&values, planned.ty, linear.cols)?
         };
         data.write(&bytes)?;
         step(bytes.len())?;

@@ -6,7 +6,7 @@ use bitnet_rs::gguf::{GgmlType, GgufFile, Limits};
 use clap::Args;
 use serde_json::json;
 
-use super::super::output::{self, TextOrJson};
+use super::super::output::{self, Target, TextOrJson};
 use super::super::{CliError, check_target, model_error, model_path, output_error, progress};
 use crate::exit::Exit;
 use crate::interrupt;
@@ -30,15 +30,8 @@ pub(super) struct QuantizeArgs {
     /// Type of the blocks' matrices; i2_s, tq2_0 and tq1_0 take ternary values only.
     #[arg(long, value_name = "TYPE", value_parser = ggml_type)]
     matrices: Option<GgmlType>,
-    /// File to write.
-    #[arg(long, value_name = "FILE")]
-    out: PathBuf,
-    /// Replace an existing file.
-    #[arg(long)]
-    force: bool,
-    /// Form of the result.
-    #[arg(long, value_enum, default_value_t)]
-    format: TextOrJson,
+    #[command(flatten)]
+    target: Target,
 }
 
 #[derive(Debug, Args)]
@@ -173,7 +166,7 @@ pub(super) fn quantize(args: QuantizeArgs) -> Result<Exit, CliError> {
     if args.embedding.is_none() && args.output.is_none() && args.matrices.is_none() {
         return Err(CliError::Usage("nothing to do: pass --embedding, --output or --matrices".into()));
     }
-    check_target(&args.out, args.force)?;
+    args.target.check()?;
     let source = ModelSource::from_option(args.model);
     let (_path, file) = open(&source)?;
     if args.matrices.is_some() {
@@ -182,10 +175,10 @@ pub(super) fn quantize(args: QuantizeArgs) -> Result<Exit, CliError> {
     }
     let targets =
         Targets { embedding: args.embedding, output: args.output, matrices: args.matrices, ..Targets::default() };
-    let done = write(&file, &args.out, &targets, args.force)?;
-    output::print(&match args.format {
-        TextOrJson::Json => output::json(&json!({"out": args.out.display().to_string(), "result": done}))?,
-        TextOrJson::Text => text(&args.out, &done),
+    let done = write(&file, &args.target.out, &targets, args.target.force)?;
+    output::print(&match args.target.format {
+        TextOrJson::Json => output::json(&json!({"out": args.target.out.display().to_string(), "result": done}))?,
+        TextOrJson::Text => text(&args.target.out, &done),
     })?;
     Ok(Exit::Success)
 }
