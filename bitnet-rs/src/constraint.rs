@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use bitnet_sys as sys;
 
-use crate::grammar::{Grammar, GrammarState, Matcher, TokenMask, TokenRole, TokenTrie};
 use crate::ids::TokenId;
 use crate::model::Model;
 use crate::{Error, status};
+use grammar::{Grammar, GrammarState, Matcher, TokenMask, TokenRole, TokenTrie};
 
 /// The engine's own grammar (`llama_sampler_init_grammar`), made from a checked [`Grammar`], on its own.
 ///

@@ -1,14 +1,15 @@
 //! The engine as the agent's source of candidates: constrained decoding over the candidate schema.
+#![forbid(unsafe_code)]
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use bitnet_rs::grammar::{Grammar, GrammarLimits, TokenTrie};
 use bitnet_rs::{Context, ContextParams, Model, SamplingParams, SeqId, vocabulary_trie};
+use grammar::{Grammar, GrammarLimits, TokenTrie};
 
-use super::{ChatTemplate, Event, GenerateError, Generator, GeneratorParams, Message};
-use crate::agent::source::{CandidateSource, SourceAnswer, SourceError, SourceRequest};
-use crate::tools::{SchemaOptions, schema_to_gbnf};
+use agent::source::{CandidateSource, SourceAnswer, SourceError, SourceRequest};
+use grammar::tools::{SchemaOptions, schema_to_gbnf};
+use session::{ChatTemplate, Event, GenerateError, Generator, GeneratorParams, Message};
 
 /// JSON Schema of a candidate (`model_output.v1`); its grammar is what the model may say.
 pub const CANDIDATE_SCHEMA: &str = include_str!("../../../gates/grammars/home-candidate.schema.json");

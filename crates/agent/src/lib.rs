@@ -15,7 +15,7 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use harness::agent::{clock::SystemClock, freshness::SimulatedStates, guard::UserInput,
+//! use agent::{clock::SystemClock, freshness::SimulatedStates, guard::UserInput,
 //!     pipeline::{Agent, AgentOptions, AgentParts}, policy::Policy, registry::Registry,
 //!     source::RuleSource, store::Store, vocabulary::Decision};
 //!
@@ -37,16 +37,16 @@
 //! # Ok(())
 //! # }
 //! ```
+#![forbid(unsafe_code)]
 
 pub mod candidate;
 pub mod cleaner;
-pub mod cli;
 pub mod clock;
 pub mod command;
+pub mod evaluation;
 pub mod execute;
 pub mod executor;
 pub mod freshness;
-pub mod gate;
 pub mod gate_engine;
 pub mod governor;
 pub mod guard;
@@ -70,7 +70,7 @@ pub(crate) mod names;
 pub(crate) mod numeral;
 pub(crate) mod reading;
 pub(crate) mod rules;
-pub(crate) mod text;
+pub mod text;
 
 #[cfg(test)]
 mod weak_points;

@@ -96,16 +96,29 @@ impl OperatorConfig {
     }
 }
 
-/// `--execute`. Its only source is the command line's parser.
-#[derive(Debug, clap::Args)]
-#[group(skip)]
+/// Whether whoever runs the program asked for real effects, in so many words (`--execute`).
+///
+/// It cannot be read from text: no `Deserialize`, no `FromStr`, no conversion from a truth value that some document
+/// might hold. A caller writes [`ExecuteFlag::given`] where its user's own act stands for it, and nowhere else; without
+/// the operator's file it opens nothing.
+#[derive(Debug)]
 pub struct ExecuteFlag {
-    /// Carry the plan out; needs --operator, and a confirmation for medium and high risk.
-    #[arg(long, global = true)]
     execute: bool,
 }
 
 impl ExecuteFlag {
+    /// The person who runs the program asked for it.
+    #[must_use]
+    pub fn given() -> Self {
+        Self { execute: true }
+    }
+
+    /// Nobody asked for it: a dry-run.
+    #[must_use]
+    pub fn absent() -> Self {
+        Self { execute: false }
+    }
+
     /// Whether it was given.
     #[must_use]
     pub fn is_given(&self) -> bool {
@@ -141,7 +154,7 @@ impl ExecutePermit {
 
     /// Binds the permit to a plan that passed the gates with execution requested. Only the
     /// execution stage calls this.
-    pub(in crate::agent) fn bind(self, plan: ExecutionPlan) -> Option<AuthorizedPlan> {
+    pub(crate) fn bind(self, plan: ExecutionPlan) -> Option<AuthorizedPlan> {
         self.covers(plan.backend()).then_some(AuthorizedPlan { plan, _permit: self })
     }
 }
@@ -182,17 +195,9 @@ impl AuthorizedPlan {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        flag: ExecuteFlag,
-    }
 
     pub(crate) fn flag(given: bool) -> ExecuteFlag {
-        let line: &[&str] = if given { &["t", "--execute"] } else { &["t"] };
-        Line::try_parse_from(line).unwrap().flag
+        if given { ExecuteFlag::given() } else { ExecuteFlag::absent() }
     }
 
     fn config(dir: &Path, text: &str) -> PathBuf {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::guard::suspicions;
 use super::text::{alias_key, tokens};
 use super::vocabulary::{Action, Backend, DeviceType, Mode, Risk, Room};
-use crate::input_file::{self, InputFileError};
+use files::input_file::{self, InputFileError};
 
 /// Largest registry, policy or case file that is read, in bytes.
 pub const MAX_FILE_BYTES: u64 = 1024 * 1024;

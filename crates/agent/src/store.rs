@@ -588,11 +588,7 @@ impl Store {
     }
 
     /// Plants a changed plan under its old hash, for the opt-in matrix.
-    pub(in crate::agent) fn rewrite_plan(
-        &self,
-        trace_id: &str,
-        change: impl Fn(&str) -> String,
-    ) -> Result<(), StoreError> {
+    pub(crate) fn rewrite_plan(&self, trace_id: &str, change: impl Fn(&str) -> String) -> Result<(), StoreError> {
         let plan: String =
             self.connection
                 .query_row("SELECT plan FROM plans WHERE trace_id = ?1", params![trace_id], |row| row.get(0))?;
@@ -601,7 +597,7 @@ impl Store {
     }
 
     /// Plants a changed plan with a hash that fits it, for the opt-in matrix.
-    pub(in crate::agent) fn rewrite_plan_and_hash(
+    pub(crate) fn rewrite_plan_and_hash(
         &self,
         trace_id: &str,
         change: impl Fn(&str) -> String,

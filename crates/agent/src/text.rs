@@ -112,7 +112,7 @@ pub(crate) fn tokens(folded: &str) -> Vec<Token> {
 
 /// At most `max` characters, with a marker where something was cut.
 #[must_use]
-pub(crate) fn clipped(text: &str, max: usize) -> String {
+pub fn clipped(text: &str, max: usize) -> String {
     const MARKER: &str = "…[cut]";
     if text.chars().count() <= max {
         return text.to_owned();

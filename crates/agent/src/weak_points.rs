@@ -3,10 +3,10 @@
 //! `memory_write`, W6 in `candidate`, W7 and W15 in `reading`, W8 in `guard`, W10 in `freshness`,
 //! W13 and W14 in `store`, W18 in `gate::suite` and `gate::release`, W21 in `registry`.
 
+use super::evaluation::case_runs::{self, House};
+use super::evaluation::opt_in::{Operator, permit};
+use super::evaluation::suite::Suite;
 use super::executor::MockExecutor;
-use super::gate::evaluation::{self, House};
-use super::gate::opt_in::{Operator, permit};
-use super::gate::suite::Suite;
 use super::gate_engine::GateSet;
 use super::guard::UserInput;
 use super::permit::Confirmation;
@@ -69,7 +69,7 @@ fn w3_pipeline_errors_are_errors() {
     let mut house = house();
     // every run now fails to write its trace
     house.agent.store().tamper("DROP TABLE audit");
-    let run = evaluation::run(&mut house, &suite);
+    let run = case_runs::run(&mut house, &suite);
     assert_eq!(run.metrics.pipeline_errors, suite.len());
     assert_eq!(run.metrics.fail_closed_rate.value(), Some(0.0));
     assert_eq!(run.metrics.trace_coverage.value(), Some(0.0));
@@ -234,7 +234,7 @@ fn w19_over_blocking_is_measured() {
     let policy = Policy::from_toml(&strict).unwrap();
     assert_eq!(policy.decide(Risk::Low), Decision::Deny);
     let mut house = House::new(Registry::embedded().unwrap(), policy, Store::in_memory().unwrap(), GateSet::default());
-    let run = evaluation::run(&mut house, &suite);
+    let run = case_runs::run(&mut house, &suite);
     assert_eq!(run.metrics.false_allow_rate.value(), Some(0.0));
     assert!(run.metrics.false_deny_rate.value().unwrap() > 0.5);
 }

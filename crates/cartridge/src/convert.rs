@@ -4,11 +4,9 @@ use super::file::blob_error;
 use super::values::{Extents, Order, Stored, decode_row, stored_in_blob};
 use super::write::{Payloads, Plan, write};
 use super::{Cartridge, CartridgeError, Layout, Overwrite, RopeType};
-use bitnet_rs::state::{
-    BlobLayout, BlobWriter, KvTensor, KvType, NonFinite, SequenceState, StateBlob, StateGeometry, ValueLayout,
-};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+use kv::{BlobLayout, BlobWriter, KvTensor, KvType, NonFinite, SequenceState, StateBlob, StateGeometry, ValueLayout};
 use std::fmt;
 use std::path::Path;
 

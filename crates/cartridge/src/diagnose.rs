@@ -9,8 +9,8 @@ use super::convert::pair_map;
 use super::diff::{check_comparable, compare};
 use super::values::Values;
 use super::{CartridgeError, KvSource, ModelLock, RopeType, TensorDifference};
-use bitnet_rs::state::{KvTensor, KvType};
 use half::{bf16, f16};
+use kv::{KvTensor, KvType};
 use serde::Serialize;
 use std::fmt;
 

@@ -2,8 +2,8 @@
 
 use super::values::Values;
 use super::{Cartridge, CartridgeError, KvSource};
-use bitnet_rs::state::{KvTensor, KvType};
 use half::{bf16, f16};
+use kv::{KvTensor, KvType};
 use serde::Serialize;
 
 /// Differences between two cartridges.

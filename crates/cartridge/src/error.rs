@@ -1,11 +1,11 @@
 //! What can go wrong with a cartridge.
 
 use super::{ContainerError, ConversionError, LockMismatch};
-use bitnet_rs::state::{BlobError, GeometryError, KvTensor, NonFinite};
+use kv::{BlobError, GeometryError, KvTensor, NonFinite};
 use std::io;
 use std::path::PathBuf;
 
-use crate::atomic_file::AtomicFileError;
+use files::atomic_file::AtomicFileError;
 
 /// Why a cartridge is refused or cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -176,20 +176,9 @@ pub enum CartridgeError {
     /// Values that cannot be converted.
     #[error(transparent)]
     Conversion(#[from] ConversionError),
-    /// A sequence that is not empty.
-    #[error("sequence {seq} holds positions up to {last}; a cartridge mounts into an empty sequence, remove it first")]
-    Occupied {
-        /// Sequence.
-        seq: i32,
-        /// Its last position.
-        last: i32,
-    },
     /// The model file could not be hashed.
     #[error("model: {0}")]
-    Model(#[from] bitnet_rs::gguf::GgufError),
-    /// The engine or its wrapper refused.
-    #[error(transparent)]
-    Engine(#[from] bitnet_rs::Error),
+    Model(#[from] gguf::GgufError),
     /// Parts for an import that do not fit together.
     #[error("import: {0}")]
     Import(String),

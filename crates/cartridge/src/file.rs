@@ -6,8 +6,8 @@ use super::format::{Fields, parse_integer};
 use super::hash::Digest;
 use super::values::{Extents, Order, Stored};
 use super::{CartridgeError, Layout, RopeType};
-use bitnet_rs::mapped::MappedFile;
-use bitnet_rs::state::{
+use files::mapped::MappedFile;
+use kv::{
     BlobError, BlobLayout, BlobWriter, KvTensor, KvType, LayerGeometry, MAX_LAYERS, NonFinite, SegmentKind,
     SequenceState, StateBlob, StateGeometry, ValueLayout, first_non_finite,
 };

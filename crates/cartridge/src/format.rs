@@ -1,7 +1,7 @@
 //! Metadata fields of the format.
 
 use super::CartridgeError;
-use bitnet_rs::state::{KvType, ValueLayout};
+use kv::{KvType, ValueLayout};
 use std::fmt;
 use std::str::FromStr;
 

@@ -4,8 +4,8 @@ use super::container::{Container, Dtype, Tensor};
 use super::values::{Extents, Order};
 use super::write::{Payloads, Plan, base_metadata, write};
 use super::{CartridgeError, Layout, ModelLock, Overwrite, Provenance, RopeType};
-use bitnet_rs::mapped::MappedFile;
-use bitnet_rs::state::{KvTensor, KvType, LayerGeometry, NonFinite, StateGeometry, ValueLayout, first_non_finite};
+use files::mapped::MappedFile;
+use kv::{KvTensor, KvType, LayerGeometry, NonFinite, StateGeometry, ValueLayout, first_non_finite};
 use std::collections::HashMap;
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! What a cartridge holds, for people and machines.
 
 use super::{Cartridge, KvSource};
-use bitnet_rs::state::KvTensor;
+use kv::KvTensor;
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -16,6 +16,7 @@
 //!
 //! Files come from anywhere, so nothing in one is believed before it is checked, and no length in
 //! one sizes an allocation.
+#![forbid(unsafe_code)]
 
 mod container;
 mod convert;
@@ -29,16 +30,15 @@ mod hash;
 mod import;
 mod inspect;
 mod lock;
-mod mount;
 mod values;
 mod write;
 
 #[cfg(test)]
 mod tests;
 
-pub use crate::atomic_file::{AtomicFile, Overwrite};
 pub use container::{ContainerError, HEADER_LIMIT};
 pub use convert::{ConversionError, ConvertTo, Place, Rounding, convert};
+pub use files::atomic_file::{AtomicFile, Overwrite};
 
 pub use diagnose::{Cause, Departure, Diagnosis, Rope, diagnose};
 pub use diff::{Difference, FieldDifference, TensorDifference, diff};
@@ -49,6 +49,5 @@ pub use hash::{Digest, HashAlgorithm, tokens_hash};
 pub use import::import_parts;
 pub use inspect::{Inspection, LayerNorms};
 pub use lock::{LockMismatch, ModelLock};
-pub use mount::Mounted;
 pub use values::{KvSource, Values};
 pub use write::{Provenance, write_head_major, write_native};

@@ -1,6 +1,7 @@
 //! The lock between a cartridge and its model.
 
 use super::{Cartridge, Layout, RopeType};
+use gguf::{ModelInfo, RopeKind, Sha256Hash};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -38,6 +39,34 @@ pub struct ModelLock {
     pub rope_dim: u32,
     /// Commit of the engine that runs the model; a native cartridge is an engine's blob.
     pub engine: String,
+}
+
+impl ModelLock {
+    /// The lock of a model that was read: what its header says, the hash of its weights, and the commit of the engine
+    /// that runs it.
+    pub fn of(info: &ModelInfo, weights: Sha256Hash, engine: &str) -> Self {
+        let h = info.hyperparameters();
+        Self {
+            // Many files carry no name; the architecture is then the best there is, and the hashes do the locking.
+            model_id: info.name().unwrap_or(info.architecture().name()).to_owned(),
+            model_arch_hash: info.arch_hash().to_string(),
+            model_weights_hash: weights.to_string(),
+            tokenizer_hash: info.tokenizer_hash().to_string(),
+            n_layer: h.n_layer,
+            n_head_kv: h.n_head_kv,
+            head_dim: h.head_dim,
+            n_vocab: h.n_vocab,
+            n_ctx_train: h.n_ctx_train,
+            rope_type: match h.rope.kind {
+                RopeKind::Norm => RopeType::Norm,
+                RopeKind::Neox => RopeType::Neox,
+            },
+            rope_theta: h.rope.freq_base,
+            rope_scaling: h.rope.scaling_text(),
+            rope_dim: h.rope.dimension_count,
+            engine: engine.to_owned(),
+        }
+    }
 }
 
 /// A field in which a cartridge and a model differ.

@@ -1,9 +1,9 @@
 //! Keys and values as numbers, whatever form they are stored in.
 
 use super::Cartridge;
-use bitnet_rs::state::{KvTensor, KvType, StateBlob, ValueLayout};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+use kv::{KvTensor, KvType, StateBlob, ValueLayout};
 
 /// Order of a stored tensor's elements, slowest index first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

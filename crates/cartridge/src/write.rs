@@ -5,7 +5,7 @@ use super::file::{Name, dtype_of};
 use super::hash::{Digest, HashAlgorithm, tokens_hash};
 use super::values::Order;
 use super::{AtomicFile, Cartridge, CartridgeError, FORMAT, HEADER_LIMIT, Layout, ModelLock, Overwrite};
-use bitnet_rs::state::{BlobLayout, KvTensor, KvType, SegmentKind, StateBlob, StateGeometry, ValueLayout};
+use kv::{BlobLayout, KvTensor, KvType, SegmentKind, StateBlob, StateGeometry, ValueLayout};
 use std::io::{self, Cursor, Seek, SeekFrom, Write};
 use std::path::Path;
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use crate::interrupt::{self, Leftover};
+use crate::leftovers::{self, Leftover};
 
 /// Bytes collected before they go to the file.
 const BUFFER: usize = 1 << 18;
@@ -94,7 +94,7 @@ impl AtomicFile {
         // unreadable for others.
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
         let file = builder.tempfile_in(folder(&path)).map_err(AtomicFileError::io(&path))?;
-        let leftover = interrupt::remove_when_interrupted(file.path());
+        let leftover = leftovers::remove_when_interrupted(file.path());
         Ok(Self { file: BufWriter::with_capacity(BUFFER, file), path, overwrite, leftover })
     }
 
@@ -160,7 +160,10 @@ pub fn write<T, E: From<AtomicFileError>>(
 }
 
 /// Refuses a target that must not be replaced; asked before the work, and again at the end.
-pub(crate) fn check_target(path: &Path, overwrite: Overwrite) -> Result<(), AtomicFileError> {
+///
+/// # Errors
+/// [`AtomicFileError::Exists`], [`AtomicFileError::NotAFile`], [`AtomicFileError::Io`].
+pub fn check_target(path: &Path, overwrite: Overwrite) -> Result<(), AtomicFileError> {
     if path.file_name().is_none() {
         return Err(AtomicFileError::NotAFile { path: path.to_owned(), found: "no file name" });
     }

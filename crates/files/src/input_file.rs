@@ -87,7 +87,7 @@ fn check_regular(found: FileType) -> Result<(), InputFileError> {
 }
 
 /// A file's kind as messages name it.
-pub(crate) fn kind(found: FileType) -> &'static str {
+pub fn kind(found: FileType) -> &'static str {
     if found.is_dir() {
         "a folder"
     } else if found.is_fifo() {

@@ -5,13 +5,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::atomic_file::{self, AtomicFileError, Overwrite};
-use crate::interrupt;
+use crate::leftovers;
 
 /// A file in a folder of its own beside its later place; both go when this value goes.
 #[derive(Debug)]
 pub struct Staging {
     path: PathBuf,
-    _leftover: interrupt::Leftover,
+    _leftover: leftovers::Leftover,
     _folder: tempfile::TempDir,
 }
 
@@ -27,7 +27,7 @@ impl Staging {
             .prefix(".staged-")
             .tempdir_in(parent)
             .map_err(|source| AtomicFileError::Io { path: output.to_owned(), source })?;
-        let leftover = interrupt::remove_when_interrupted(folder.path());
+        let leftover = leftovers::remove_when_interrupted(folder.path());
         Ok(Self { path: folder.path().join("file"), _leftover: leftover, _folder: folder })
     }
 

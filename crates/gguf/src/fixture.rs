@@ -4,7 +4,7 @@
 //! ggml's cannot write a file that is wrong.
 //!
 //! ```
-//! use bitnet_rs::gguf::{Architecture, Gguf, GgufError, Limits, fixture};
+//! use gguf::{Architecture, Gguf, GgufError, Limits, fixture};
 //!
 //! let sound = fixture::tiny_model(Architecture::BitNetB158).encode();
 //! assert!(Gguf::parse(&sound, &Limits::default()).is_ok());

@@ -14,13 +14,14 @@
 //! it: `gguf_init_from_file` in `ggml.c`, `llama_model_loader` in `llama.cpp`.
 //!
 //! ```no_run
-//! use bitnet_rs::gguf::{Limits, ModelFile};
+//! use gguf::{Limits, ModelFile};
 //!
 //! let model = ModelFile::open("model.gguf", &Limits::default())?;
 //! println!("{} layers", model.info().hyperparameters().n_layer);
 //! println!("{}", model.info().arch_hash());
-//! # Ok::<(), bitnet_rs::gguf::GgufError>(())
+//! # Ok::<(), gguf::GgufError>(())
 //! ```
+#![forbid(unsafe_code)]
 
 mod container;
 mod data;
@@ -34,6 +35,7 @@ mod model;
 mod tensor;
 mod tokenizer;
 mod value;
+pub mod writer;
 
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixture;

@@ -1,7 +1,7 @@
 //! How much memory a KV cache takes.
 
 use super::Hyperparameters;
-use crate::state::KvType;
+use kv::KvType;
 
 impl Hyperparameters {
     /// Elements of one token's keys in one layer, and of its values (`n_embd_k_gqa`).

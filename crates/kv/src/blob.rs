@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// every byte that carries meaning for the engine's reader.
 ///
 /// ```
-/// use bitnet_rs::state::{BlobWriter, KvTensor, KvType, StateBlob, StateGeometry, ValueLayout};
+/// use kv::{BlobWriter, KvTensor, KvType, StateBlob, StateGeometry, ValueLayout};
 ///
 /// let geometry =
 ///     StateGeometry::uniform(1, 1, 2, KvType::F16, KvType::F16, ValueLayout::Rows, 8, 8)?;

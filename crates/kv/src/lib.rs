@@ -14,6 +14,7 @@
 //! * [`BlobWriter`]: writes a blob from positions, key rows and values, streaming.
 //!
 //! The byte layout is described in `docs/formats/state-blob.md`.
+#![forbid(unsafe_code)]
 
 mod blob;
 mod error;

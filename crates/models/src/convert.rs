@@ -20,21 +20,21 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bitnet_rs::gguf::{GgmlType, GgufError, Limits, ModelFile};
 use bitnet_rs::quantize;
+use gguf::{GgmlType, GgufError, Limits, ModelFile};
 use half::{bf16, f16};
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use super::atomic_file::{self, AtomicFileError};
-use super::gguf_writer::{DataWriter, FilePlan, TensorPlan, Value};
 use super::hf_folder::{self, HfFolderError};
 use super::hf_tensors::{Dtype, HfTensor, HfTensors, HfTensorsError};
 use super::hf_tokenizer;
 use super::repack::{self, PACKING_KEY};
-use super::staging::Staging;
-use super::synth::Architecture;
-use crate::reference::i2s::{self, Packing};
+use files::atomic_file::{self, AtomicFileError};
+use files::staging::Staging;
+use gguf::writer::{DataWriter, FilePlan, TensorPlan, Value};
+use reference::i2s::{self, Packing};
+use synth::Architecture;
 
 /// Elements of a plain tensor handled at once, rounded down to whole rows.
 const PIECE: u64 = 1 << 20;
@@ -919,8 +919,8 @@ fn write_linear<W: Write + ?Sized>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::source;
-    use bitnet_rs::gguf::{Gguf, GgufFile};
+    use crate::source;
+    use gguf::{Gguf, GgufFile};
     use serde_json::json;
 
     fn checkpoint(header: &str, data: &[u8]) -> HfTensors {
@@ -943,7 +943,7 @@ mod tests {
 
     #[test]
     fn the_trained_checkpoint_becomes_the_model_that_training_exported() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gates/models/bitnet-harness-home-hf");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../gates/models/bitnet-harness-home-hf");
         let out = tempfile::tempdir().unwrap();
         let path = out.path().join("m.gguf");
         let options =

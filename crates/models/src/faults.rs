@@ -3,12 +3,12 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use bitnet_rs::gguf::{Array, GgmlType, GgufError, GgufFile, Limits, Strings, TensorInfo, Value};
+use gguf::{Array, GgmlType, GgufError, GgufFile, Limits, Strings, TensorInfo, Value};
 use half::f16;
 
-use super::atomic_file::{self, AtomicFileError};
-use super::gguf_writer::{self, FilePlan, TensorPlan};
-use crate::reference::i2s;
+use files::atomic_file::{self, AtomicFileError};
+use gguf::writer::{self as gguf_writer, FilePlan, TensorPlan};
+use reference::i2s;
 
 /// Four zero weights: code 1 in each pair of bits.
 const ZERO_WEIGHTS: u8 = 0b01_01_01_01;
@@ -296,10 +296,10 @@ fn strings(texts: &Strings, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::synth::{SynthSpec, write_synth_file};
     use std::fs;
     use std::path::PathBuf;
     use std::sync::atomic::AtomicBool;
+    use synth::{SynthSpec, write_synth_file};
 
     struct Model {
         folder: tempfile::TempDir,
@@ -323,14 +323,14 @@ mod tests {
     }
 
     fn tensor(bytes: &[u8], name: &str) -> Vec<u8> {
-        let gguf = bitnet_rs::gguf::Gguf::parse(bytes, &Limits::default()).unwrap();
+        let gguf = gguf::Gguf::parse(bytes, &Limits::default()).unwrap();
         let range = gguf.tensor(name).unwrap().range();
         bytes[range.start as usize..range.end as usize].to_vec()
     }
 
     /// Names of tensors whose bytes differ.
     fn changed(before: &[u8], after: &[u8]) -> Vec<String> {
-        let gguf = bitnet_rs::gguf::Gguf::parse(before, &Limits::default()).unwrap();
+        let gguf = gguf::Gguf::parse(before, &Limits::default()).unwrap();
         gguf.tensors()
             .iter()
             .map(|t| t.name().to_owned())
@@ -408,11 +408,11 @@ mod tests {
         let faults = [FileFault::RopeBase(10_000.0), FileFault::PreTokenizer(Some("default".into()))];
         let copy = faulty(&model, &faults).unwrap();
         assert!(changed(&model.bytes, &copy).is_empty());
-        let gguf = bitnet_rs::gguf::Gguf::parse(&copy, &Limits::default()).unwrap();
+        let gguf = gguf::Gguf::parse(&copy, &Limits::default()).unwrap();
         assert_eq!(gguf.f32("bitnet-b1.58.rope.freq_base").unwrap(), Some(10_000.0));
         assert_eq!(gguf.string("tokenizer.ggml.pre").unwrap(), Some("default"));
         let copy = faulty(&model, &[FileFault::PreTokenizer(None)]).unwrap();
-        let gguf = bitnet_rs::gguf::Gguf::parse(&copy, &Limits::default()).unwrap();
+        let gguf = gguf::Gguf::parse(&copy, &Limits::default()).unwrap();
         assert_eq!(gguf.string("tokenizer.ggml.pre").unwrap(), None);
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value as Json;
 
 use super::hf_tokenizer::{self, HfTokenizer, HfTokenizerError, Neighbours};
-use crate::input_file::{self, InputFileError};
+use files::input_file::{self, InputFileError};
 
 /// Largest configuration file that is read, bytes: some vocabularies fill one with notes on added tokens. As a tree of
 /// values, the shortest JSON takes forty times its length, and four such files are held at once.

@@ -9,12 +9,12 @@ use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use bitnet_rs::gguf::DataSource as _;
+use gguf::DataSource as _;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::hf_folder;
-use crate::input_file;
+use files::input_file;
 
 /// Longest safetensors header that is read, bytes; ten times that of the largest models.
 pub const MAX_HEADER: u64 = 16 << 20;

@@ -14,7 +14,7 @@ use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value as Json;
 use serde_json::value::RawValue;
 
-use super::vocabulary::{CONTROL, NORMAL, UNUSED, USER_DEFINED, Vocabulary};
+use synth::vocabulary::{CONTROL, NORMAL, UNUSED, USER_DEFINED, Vocabulary};
 
 /// Most tokens, merges and added tokens, and the bound of the ids; four times a large vocabulary.
 pub const MAX_TOKENS: u32 = 1_000_000;

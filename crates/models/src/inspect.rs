@@ -6,8 +6,8 @@
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
 
-use bitnet_rs::gguf::{GgmlType, Gguf, GgufError, GgufFile, GgufWarning, Limits, ModelInfo, Value};
-use bitnet_rs::state::KvType;
+use gguf::{GgmlType, Gguf, GgufError, GgufFile, GgufWarning, Limits, ModelInfo, Value};
+use kv::KvType;
 use serde::Serialize;
 
 /// Version of the JSON form.
@@ -121,7 +121,7 @@ pub struct TypeLine {
 
 /// Shapes and constants.
 #[derive(Debug, Serialize)]
-#[allow(missing_docs, reason = "the names are those of bitnet_rs::gguf::Hyperparameters")]
+#[allow(missing_docs, reason = "the names are those of gguf::Hyperparameters")]
 pub struct ModelSection {
     pub architecture: &'static str,
     pub name: Option<String>,
@@ -145,7 +145,7 @@ pub struct ModelSection {
 
 /// The tokenizer.
 #[derive(Debug, Serialize)]
-#[allow(missing_docs, reason = "the names are those of bitnet_rs::gguf::TokenizerInfo")]
+#[allow(missing_docs, reason = "the names are those of gguf::TokenizerInfo")]
 pub struct TokenizerSection {
     pub model: &'static str,
     pub pre: Option<String>,
@@ -461,7 +461,7 @@ fn key_line((key, value): (&str, &Value)) -> KeyLine {
 }
 
 fn tensor_lines(gguf: &Gguf) -> Vec<TensorLine> {
-    let line = |t: &bitnet_rs::gguf::TensorInfo| TensorLine {
+    let line = |t: &gguf::TensorInfo| TensorLine {
         name: t.name().escape_debug().to_string(),
         dims: t.dims().to_vec(),
         ty: t.ggml_type().name(),
@@ -592,8 +592,8 @@ impl Inspection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bitnet_rs::gguf::Architecture;
-    use bitnet_rs::gguf::fixture::{GgufBuilder, tiny_model};
+    use gguf::Architecture;
+    use gguf::fixture::{GgufBuilder, tiny_model};
 
     fn inspected(builder: &GgufBuilder, options: &InspectOptions) -> Inspection {
         let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! Model tools: synthetic models, planted faults, the GGUF writer they share.
+//! Model tools: fetch, convert, quantize, repack, inspect, measure, and plant faults.
+#![forbid(unsafe_code)]
 
 pub mod convert;
 pub mod faults;
-pub mod gguf_writer;
 pub mod hf_folder;
 pub mod hf_tensors;
 pub mod hf_tokenizer;
@@ -13,9 +13,6 @@ pub mod pull;
 pub mod recording;
 pub mod repack;
 pub mod source;
-pub mod staging;
-pub mod synth;
 pub mod ternary;
-pub mod vocabulary;
 
-pub use crate::atomic_file;
+pub use files::atomic_file;

@@ -7,12 +7,12 @@
 //! the rows of `ffn_up` and `ffn_gate` that compute it. Read with the right packing these correlate; with the wrong
 //! one mostly not. Random or untrained weights have no such correlation, and then nothing can be told.
 
-use bitnet_rs::gguf::{GgmlType, GgufError, GgufFile, TensorInfo};
+use gguf::{GgmlType, GgufError, GgufFile, TensorInfo};
 use serde::Serialize;
 
 use super::repack::MAX_ROW;
 use super::ternary;
-use crate::reference::i2s::Packing;
+use reference::i2s::Packing;
 
 /// Blocks of the model that are looked at, spread evenly.
 const MAX_BLOCKS: u32 = 4;

@@ -20,8 +20,8 @@ use sha1::{Digest as _, Sha1};
 use sha2::Sha256;
 use ureq::tls::{PemItem, RootCerts, TlsConfig};
 
-use super::atomic_file::{self, AtomicFileError, Overwrite};
-use crate::input_file;
+use files::atomic_file::{self, AtomicFileError, Overwrite};
+use files::input_file;
 
 /// The hub, where nothing else is said (`HF_ENDPOINT`).
 pub const DEFAULT_ENDPOINT: &str = "https://huggingface.co";

@@ -5,17 +5,17 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bitnet_rs::gguf::{GgmlType, Gguf, GgufError, GgufFile, Limits, TensorInfo, Value};
 use bitnet_rs::quantize;
+use gguf::{GgmlType, Gguf, GgufError, GgufFile, Limits, TensorInfo, Value};
 use half::{bf16, f16};
 use serde::Serialize;
 
-use super::atomic_file::{self, AtomicFileError};
 use super::faults::encoded;
-use super::gguf_writer::{self, DataWriter, FilePlan, TensorPlan};
-use super::staging::Staging;
 use super::ternary::{self, TQ_BLOCK, TQ1_BYTES, TQ2_BYTES};
-use crate::reference::i2s::{self, Packing};
+use files::atomic_file::{self, AtomicFileError};
+use files::staging::Staging;
+use gguf::writer::{self as gguf_writer, DataWriter, FilePlan, TensorPlan};
+use reference::i2s::{self, Packing};
 
 /// Weights handled at once; a multiple of every block.
 const PIECE: usize = 1 << 18;

@@ -6,7 +6,7 @@
 
 use half::f16;
 
-use crate::reference::i2s::{self, Packing};
+use reference::i2s::{self, Packing};
 
 /// Weights in a block of TQ1_0 or TQ2_0, and the divisor of their row lengths.
 pub const TQ_BLOCK: usize = 256;
@@ -156,11 +156,11 @@ mod tests {
         let scale = f16::from_f32(0.5);
         let floats: Vec<f32> = codes.iter().map(|&c| (f32::from(c) - 1.0) * 0.5).collect();
         let rows = |ty| bitnet_rs::quantize::rows(ty, &floats, 256).unwrap();
-        assert_eq!(pack_tq2(&codes, scale).to_vec(), rows(bitnet_rs::gguf::GgmlType::TQ2_0));
-        assert_eq!(pack_tq1(&codes, scale).to_vec(), rows(bitnet_rs::gguf::GgmlType::TQ1_0));
+        assert_eq!(pack_tq2(&codes, scale).to_vec(), rows(gguf::GgmlType::TQ2_0));
+        assert_eq!(pack_tq1(&codes, scale).to_vec(), rows(gguf::GgmlType::TQ1_0));
         let back = |ty, bytes: &[u8]| bitnet_rs::quantize::floats(ty, bytes).unwrap();
-        assert_eq!(back(bitnet_rs::gguf::GgmlType::TQ2_0, &pack_tq2(&codes, scale)), floats);
-        assert_eq!(back(bitnet_rs::gguf::GgmlType::TQ1_0, &pack_tq1(&codes, scale)), floats);
+        assert_eq!(back(gguf::GgmlType::TQ2_0, &pack_tq2(&codes, scale)), floats);
+        assert_eq!(back(gguf::GgmlType::TQ1_0, &pack_tq1(&codes, scale)), floats);
     }
 
     proptest! {

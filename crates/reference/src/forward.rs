@@ -22,7 +22,7 @@ mod load;
 use std::collections::HashMap;
 use std::thread;
 
-use bitnet_rs::gguf::GgufError;
+use gguf::GgufError;
 use half::f16;
 
 use super::float_matrix::{FloatMatrix, FloatType};

@@ -1,6 +1,6 @@
 //! Is a GGUF the model that a reference was made from, and if not, which tensor differs?
 
-use bitnet_rs::gguf::{GgmlType, Gguf, Hyperparameters, Sha256Hash};
+use gguf::{GgmlType, Gguf, Hyperparameters, Sha256Hash};
 use sha2::{Digest, Sha256};
 
 use super::i2s::{I2sError, I2sMatrix, Packing};

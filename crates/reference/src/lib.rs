@@ -5,9 +5,9 @@
 //! kernel are modelled apart ([`lanes`]), so that a gate can say beforehand where the kernel and
 //! the exact sum must differ, and by how much. [`forward`] runs a whole model from its GGUF;
 //! [`trace`] compares its tensors with the engine's and names the first that departs.
+#![forbid(unsafe_code)]
 
 pub mod agreement;
-pub mod engine_trace;
 pub mod float_matrix;
 pub mod forward;
 pub mod i2s;

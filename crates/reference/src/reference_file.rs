@@ -103,7 +103,7 @@ pub enum ReferenceFileError {
 /// Shapes and constants of the model that was run.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[allow(missing_docs, reason = "the names are those of bitnet_rs::gguf::Hyperparameters")]
+#[allow(missing_docs, reason = "the names are those of gguf::Hyperparameters")]
 pub struct Arch {
     pub n_layer: u32,
     pub n_embd: u32,

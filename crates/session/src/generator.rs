@@ -1,7 +1,7 @@
 //! The generator: an iterator of events over a context that it borrows.
 
-use bitnet_rs::grammar::{Grammar, TokenMask, TokenTrie};
 use bitnet_rs::{Batch, Context, Error, Pos, SamplingParams, SeqId, TextStream, TokenId};
+use grammar::{Grammar, TokenMask, TokenTrie};
 
 use super::draft::{DraftCounts, Drafts};
 use super::{GenerateError, TokenSelector};

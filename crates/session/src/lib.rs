@@ -1,8 +1,8 @@
-//! Generation: chat templates, and the generator that an agent embeds.
+//! A model at work: chat templates, generation, mounted cartridges.
 //!
 //! ```no_run
 //! use bitnet_rs::{Context, ContextParams, Model, ModelParams, SamplingParams, SeqId};
-//! use harness::generate::{ChatTemplate, Event, Generator, GeneratorParams, Message};
+//! use session::{ChatTemplate, Event, Generator, GeneratorParams, Message};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let model = Model::load("model.gguf", ModelParams::default())?;
@@ -16,17 +16,18 @@
 //! # Ok(())
 //! # }
 //! ```
+#![forbid(unsafe_code)]
 
-mod candidate_source;
 mod draft;
 mod generator;
+mod mount;
 mod selector;
 mod template;
-pub(crate) mod template_process;
+pub mod template_process;
 
-pub use candidate_source::{Answers, CANDIDATE_SCHEMA, EngineSource};
 pub use draft::DraftCounts;
 pub use generator::{Ending, Event, Generator, GeneratorParams};
+pub use mount::{Mount, MountError, Mounted, capture, lock_of};
 pub use selector::{Selected, TokenSelector};
 pub use template::{ChatTemplate, Message};
 pub use template_process::isolate as isolate_templates;

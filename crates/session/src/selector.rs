@@ -1,7 +1,7 @@
 //! Choosing tokens: mask, samplers and acceptance in the one order that generation and gate 4 share.
 
-use bitnet_rs::grammar::{Grammar, GrammarState, TokenTrie};
 use bitnet_rs::{Constraint, Error, Model, Sampler, SamplingParams, TokenId, vocabulary_trie};
+use grammar::{Grammar, GrammarState, TokenTrie};
 
 /// A chosen token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl TokenSelector {
     ///
     /// # Errors
     /// The error that the constraint is stuck in.
-    pub fn allowed(&mut self) -> Result<Option<std::sync::Arc<bitnet_rs::grammar::TokenMask>>, Error> {
+    pub fn allowed(&mut self) -> Result<Option<std::sync::Arc<grammar::TokenMask>>, Error> {
         self.constraint.as_mut().map(Constraint::mask).transpose()
     }
 }

@@ -19,7 +19,7 @@ const MEMORY: u64 = 512 << 20;
 /// Its CPU time.
 const SECONDS: u64 = 10;
 /// Name of the hidden command that [`child`] implements.
-pub(crate) const COMMAND: &str = "template-child";
+pub const COMMAND: &str = "template-child";
 
 /// The embedded model's template, which needs no guard.
 const OWN: &str = include_str!("../../../gates/models/bitnet-harness-home-hf/chat_template.jinja");
@@ -85,8 +85,8 @@ fn elsewhere(program: &Path, rendering: &Rendering) -> Result<String, String> {
 ///
 /// # Errors
 /// When stdin or stdout fails.
-pub(crate) fn child() -> std::io::Result<()> {
-    bitnet_rs::process::limit(MEMORY, SECONDS)?;
+pub fn child() -> std::io::Result<()> {
+    files::process::limit(MEMORY, SECONDS)?;
     let mut input = Vec::new();
     std::io::stdin().lock().read_to_end(&mut input)?;
     let rendering: Rendering = serde_json::from_slice(&input)?;

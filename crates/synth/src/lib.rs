@@ -4,15 +4,18 @@
 //! memory. The same seed and shape give the same bytes on every machine. Such a model says nothing
 //! sensible, but it loads, decodes at the real speed and keeps its activations near unit size
 //! through any depth, which is what transport, speed and kernel gates need.
+#![forbid(unsafe_code)]
+
+pub mod vocabulary;
 
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::atomic_file::{self, AtomicFileError};
-use super::gguf_writer::{DataWriter, FilePlan, TensorPlan, Value};
-use super::vocabulary::{self, Vocabulary};
-use crate::reference::i2s;
+use files::atomic_file::{self, AtomicFileError};
+use gguf::writer::{DataWriter, FilePlan, TensorPlan, Value};
+use reference::i2s;
+use vocabulary::Vocabulary;
 
 /// ggml type numbers written here.
 const F32: u32 = 0;
@@ -575,7 +578,7 @@ impl NormalTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reference::i2s::{I2sMatrix, Packing};
+    use reference::i2s::{I2sMatrix, Packing};
     use std::fs;
 
     fn small() -> SynthSpec {

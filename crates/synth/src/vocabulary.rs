@@ -4,7 +4,7 @@
 //! token, every other token has a merge that makes it from two earlier ones, texts are unique (the
 //! engine aborts otherwise), and the special tokens stand where Llama 3 has them, at the end.
 
-use super::gguf_writer::Value;
+use gguf::writer::Value;
 
 /// `LLAMA_TOKEN_TYPE_NORMAL`.
 pub const NORMAL: i32 = 1;

@@ -1,21 +1,20 @@
 //! Mounting a cartridge against prefilling its text, and against the least that any reader has to do.
 
+use session::Mount as _;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use bitnet_rs::state::{KvType, SequenceState};
 use bitnet_rs::{Batch, Context, ContextParams, Model, Pos, SeqId};
+use kv::{KvType, SequenceState};
 use serde::Serialize;
 
 use super::memory::PeakMemory;
 use super::table::Table;
 use super::{BenchError, Samples, ordinary_tokens, rotated};
-use crate::cartridge::{
-    Cartridge, ConvertTo, Level, ModelLock, Overwrite, Provenance, Rounding, convert, write_native,
-};
+use cartridge::{Cartridge, ConvertTo, Level, ModelLock, Overwrite, Provenance, Rounding, convert, write_native};
 
 /// What to measure.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,23 +4,23 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use bitnet_rs::gguf::{Limits, ModelFile};
-use bitnet_rs::mapped::MappedFile;
 use bitnet_rs::{CpuFeatures, engine_info};
 use clap::Args;
+use files::mapped::MappedFile;
+use gguf::{Limits, ModelFile};
 
 use super::output::{self, Format, ResultFile};
 use super::{CliError, input_error, progress};
-use crate::agent::gate::{Suite, SuiteError};
-use crate::agent::registry::RegistryError;
 use crate::exit::Exit;
 use crate::gates::runner::{Launcher, RunnerError};
 use crate::gates::thresholds::Thresholds;
 use crate::gates::{GateId, GateInputs, bridge, child as gate_child};
 use crate::interrupt;
-use crate::model::source::ModelSource;
-use crate::reference::reference_file::ReferenceFile;
 use crate::report::{self, Engine, Host, ModelReport, Report, SCHEMA, Verdict};
+use agent::evaluation::{Suite, SuiteError};
+use agent::registry::RegistryError;
+use models::source::ModelSource;
+use reference::reference_file::ReferenceFile;
 
 /// Options of `gates`.
 #[derive(Debug, Args)]

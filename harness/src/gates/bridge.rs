@@ -3,28 +3,29 @@
 //! Another process prefills a text, captures the state as a cartridge and records the logits that follow. This one
 //! mounts the file and must continue bit for bit; so must the file after a foreign library rewrote it, and in the
 //! head-major layout. KV that HuggingFace transformers computed is mounted too, with a bound. Where something
-//! departs, [`crate::cartridge::diagnose`] says where first and why.
+//! departs, [`cartridge::diagnose`] says where first and why.
 
+use session::{Mount as _, MountError};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use bitnet_rs::state::KvType;
 use bitnet_rs::{Batch, Context, ContextParams, Model, ModelParams, Pos, SeqId, TokenId};
 use half::{bf16, f16};
+use kv::KvType;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
 
 use super::recorder::{Recorder, finding};
 use super::{GateError, GateId, GateInputs, fault};
-use crate::cartridge::{
+use crate::report::{FaultReport, Severity};
+use cartridge::{
     Cartridge, CartridgeError, ConvertTo, Level, ModelLock, Overwrite, Provenance, Rope, Rounding, convert, diagnose,
     write_native,
 };
-use crate::model::source::ModelSource;
-use crate::reference::likelihood;
-use crate::report::{FaultReport, Severity};
+use models::source::ModelSource;
+use reference::likelihood;
 
 /// Keys and values of a fixed prefix as HuggingFace transformers computed them for the embedded model
 /// (`scripts/hf_cartridge.py`; recipe and hashes in `gates/cartridges/README.md`).
@@ -35,6 +36,12 @@ static FOREIGN_LOGITS: &[u8] = include_bytes!("../../../gates/cartridges/hf-pref
 const CARTRIDGE: &str = "prefix.safetensors";
 const BLOB: &str = "prefix.blob";
 const LOGITS: &str = "continuation.f32";
+
+impl From<MountError> for GateError {
+    fn from(e: MountError) -> Self {
+        Self::Other(e.to_string())
+    }
+}
 
 impl From<CartridgeError> for GateError {
     fn from(e: CartridgeError) -> Self {
@@ -47,7 +54,7 @@ fn params(inputs: &GateInputs) -> ContextParams {
 }
 
 fn lock_of(model: &Model) -> Result<ModelLock, GateError> {
-    Ok(ModelLock::of(model, &mut |_, _| ControlFlow::Continue(()))?)
+    Ok(session::lock_of(model, &mut |_, _| ControlFlow::Continue(()))?)
 }
 
 /// Ordinary tokens, the same in both processes.

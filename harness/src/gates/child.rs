@@ -41,6 +41,6 @@ pub fn die_with_parent() {
     std::thread::spawn(|| {
         let mut sink = [0u8; 64];
         while std::io::stdin().read(&mut sink).is_ok_and(|n| n > 0) {}
-        bitnet_rs::process::leave(Exit::Interrupted as i32);
+        files::process::leave(Exit::Interrupted as i32);
     });
 }

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use bitnet_rs::gguf::Gguf;
 use bitnet_rs::{Batch, Context, ContextParams, Model, Pos, Probe, ProbedTensor, SeqId, TokenId};
+use gguf::Gguf;
 
-use super::forward::{ForwardOptions, ReferenceError, ReferenceModel};
-use super::trace::{Comparison, TensorKey, Trace, compare, split_engine_name};
+use reference::forward::{ForwardOptions, ReferenceError, ReferenceModel};
+use reference::trace::{Comparison, TensorKey, Trace, compare, split_engine_name};
 
 /// Names that the reference forward pass knows; everything else is not even copied.
 const NAMES: [&str; 26] = [
@@ -60,7 +60,7 @@ impl Probe for Tracer {
 ///
 /// # Errors
 /// As the context's: [`bitnet_rs::Error`].
-pub fn engine_trace(model: &Model, tokens: &[TokenId], first: Pos) -> Result<Trace, bitnet_rs::Error> {
+pub(crate) fn engine_trace(model: &Model, tokens: &[TokenId], first: Pos) -> Result<Trace, bitnet_rs::Error> {
     let trace = Arc::new(Mutex::new(Trace::new()));
     let n_ctx = u32::try_from(tokens.len().next_multiple_of(64).max(64)).unwrap_or(u32::MAX);
     let params = ContextParams { n_ctx, ..Default::default() };
@@ -76,7 +76,7 @@ pub fn engine_trace(model: &Model, tokens: &[TokenId], first: Pos) -> Result<Tra
 ///
 /// # Errors
 /// When the file cannot be run ([`ReferenceError`]).
-pub fn forced_comparison(
+pub(crate) fn forced_comparison(
     gguf: &Gguf,
     file: &[u8],
     tokens: &[TokenId],
@@ -89,7 +89,7 @@ pub fn forced_comparison(
 }
 
 /// What a tensor of the graph comes from: the weight's name in the file, or the operation.
-pub fn origin(key: &TensorKey) -> String {
+pub(crate) fn origin(key: &TensorKey) -> String {
     let Some(layer) = key.layer else {
         return match key.name.as_str() {
             "inp_embd" => "token_embd.weight".into(),

@@ -7,18 +7,18 @@
 use std::path::Path;
 use std::time::Instant;
 
-use bitnet_rs::gguf::ModelFile;
 use bitnet_rs::{Batch, Context, ContextParams, CpuFeatures, Model, ModelParams, Pos, SeqId, Special, TokenId, greedy};
+use gguf::ModelFile;
 use serde_json::json;
 
 use super::recorder::{Recorder, finding};
 use super::thresholds::FirstLight;
 use super::{GateError, GateId, GateInputs, fault};
-use crate::model::faults::{self, FileFault};
-use crate::model::recording::Recording;
-use crate::model::source::ModelSource;
-use crate::reference::likelihood;
 use crate::report::{FaultReport, Severity};
+use models::faults::{self, FileFault};
+use models::recording::Recording;
+use models::source::ModelSource;
+use reference::likelihood;
 
 /// Plain English that no model's training data need contain.
 pub const PASSAGE: &str = include_str!("../../../gates/prompts/passage.txt");
@@ -71,10 +71,10 @@ fn is_synthetic(file: &ModelFile) -> bool {
 fn recording_for(source: &ModelSource, path: &Path) -> Result<Option<Recording>, GateError> {
     let recording = Recording::embedded().map_err(|e| GateError::Other(format!("recording: {e}")))?;
     let hash = match source {
-        ModelSource::Embedded => super::sha256(crate::model::source::EMBEDDED),
+        ModelSource::Embedded => super::sha256(models::source::EMBEDDED),
         ModelSource::File(_) => {
-            let file = bitnet_rs::gguf::GgufFile::open(path, &Default::default()).map_err(bitnet_rs::Error::from)?;
-            if file.gguf().file_len() != crate::model::source::EMBEDDED.len() as u64 {
+            let file = gguf::GgufFile::open(path, &Default::default()).map_err(bitnet_rs::Error::from)?;
+            if file.gguf().file_len() != models::source::EMBEDDED.len() as u64 {
                 return Ok(None);
             }
             super::sha256(&std::fs::read(path)?)
@@ -369,7 +369,7 @@ pub fn record(inputs: &GateInputs, prompts: &[String], max_tokens: usize) -> Res
         let tokens = model.tokenize(prompt, Special::MarkupWithBos)?;
         let spoken = continue_greedily(&mut context, &tokens, max_tokens, Fault::None)?
             .ok_or_else(|| GateError::Other(format!("{prompt:?}: the logits are not finite")))?;
-        continuations.push(crate::model::recording::Continuation {
+        continuations.push(models::recording::Continuation {
             prompt: prompt.clone(),
             text: String::from_utf8_lossy(&model.detokenize(&spoken, true)?).into_owned(),
             tokens: spoken.iter().map(|t| t.get()).collect(),

@@ -8,23 +8,23 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use bitnet_rs::gguf::{Gguf, GgufFile, ModelFile};
-use bitnet_rs::mapped::MappedFile;
 use bitnet_rs::{Batch, Context, ContextParams, Model, ModelParams, Pos, SeqId, Special, TokenId};
+use files::mapped::MappedFile;
+use gguf::{Gguf, GgufFile, ModelFile};
 use serde_json::json;
 
 use super::first_light::PASSAGE;
 use super::recorder::{Recorder, finding};
 use super::{GateError, GateId, GateInputs, fault};
-use crate::model::faults::{self, FileFault};
-use crate::model::source::ModelSource;
-use crate::reference::agreement::{Agreement, RowAgreement, first, shift_hint};
-use crate::reference::engine_trace::{engine_trace, forced_comparison, origin};
-use crate::reference::identity::{self, IdentityError, ScaleVerdict, TernaryWeights};
-use crate::reference::likelihood;
-use crate::reference::reference_file::{ReferenceFile, StoredPrompt};
-use crate::reference::trace::{Comparison, Departure};
+use crate::gates::engine_trace::{engine_trace, forced_comparison, origin};
 use crate::report::{FaultReport, Finding, Severity};
+use models::faults::{self, FileFault};
+use models::source::ModelSource;
+use reference::agreement::{Agreement, RowAgreement, first, shift_hint};
+use reference::identity::{self, IdentityError, ScaleVerdict, TernaryWeights};
+use reference::likelihood;
+use reference::reference_file::{ReferenceFile, StoredPrompt};
+use reference::trace::{Comparison, Departure};
 
 /// The embedded model's reference (docs/formats/reference.md).
 pub static EMBEDDED_REFERENCE: &[u8] = include_bytes!("../../../gates/references/bitnet-harness-home.safetensors");
@@ -525,7 +525,7 @@ fn second_opinion(
     let mut ids = model.tokenize(PASSAGE, Special::ContentWithBos)?;
     ids.truncate(inputs.thresholds.logits.traced_tokens);
     localise(&model, gguf, bytes, &ids, 0, rec)?;
-    let Ok(own) = crate::reference::forward::ReferenceModel::load(gguf, bytes) else { return Ok(()) };
+    let Ok(own) = reference::forward::ReferenceModel::load(gguf, bytes) else { return Ok(()) };
     let raw: Vec<i32> = ids.iter().map(|t| t.get()).collect();
     let output =
         own.forward(&raw, &Default::default(), None, &mut |_| ()).map_err(|e| GateError::Other(e.to_string()))?;

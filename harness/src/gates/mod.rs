@@ -15,6 +15,7 @@
 pub mod agent;
 pub mod bridge;
 pub mod child;
+mod engine_trace;
 pub mod first_light;
 pub mod grammar;
 pub mod kernel;
@@ -26,8 +27,8 @@ pub mod thresholds;
 
 use std::path::PathBuf;
 
-use crate::model::source::ModelSource;
 use crate::report::{FaultReport, Finding, GateReport, Severity};
+use models::source::ModelSource;
 use recorder::{Recorder, finding};
 use thresholds::Thresholds;
 
@@ -143,8 +144,8 @@ pub enum GateError {
     Other(String),
 }
 
-impl From<crate::reference::i2s::I2sError> for GateError {
-    fn from(e: crate::reference::i2s::I2sError) -> Self {
+impl From<reference::i2s::I2sError> for GateError {
+    fn from(e: reference::i2s::I2sError) -> Self {
         Self::Other(e.to_string())
     }
 }
@@ -175,5 +176,5 @@ pub(crate) fn fault(gate: GateId, fault: &str, caught: bool, evidence: impl Into
 
 /// `sha256:…` of bytes in memory.
 pub(crate) fn sha256(bytes: &[u8]) -> String {
-    bitnet_rs::gguf::Sha256Hash::of(bytes).to_string()
+    gguf::Sha256Hash::of(bytes).to_string()
 }

@@ -4,8 +4,8 @@
 //! logits must be equal bit for bit. Against one pass over everything they are bounded. A neighbour sequence must
 //! not notice, wrong settings must be refused by name, and decoding at a shifted position must show.
 
-use bitnet_rs::state::{KvTensor, KvType, SequenceState, StateBlob};
 use bitnet_rs::{Batch, Context, ContextParams, Error, Model, ModelParams, Pos, SeqId, TokenId};
+use kv::{KvTensor, KvType, SequenceState, StateBlob};
 use serde_json::json;
 
 use super::recorder::{Recorder, finding};

@@ -16,9 +16,8 @@ use serde_json::Value;
 use super::child::{Answer, PROGRESS};
 use super::recorder::finding;
 use super::{GateId, GateInputs};
-use crate::interrupt;
-use crate::model::source::ModelSource;
 use crate::report::{Checks, FaultReport, GateReport, Severity, Verdict};
+use models::source::ModelSource;
 
 /// How to start a child.
 #[derive(Clone, Debug)]
@@ -105,7 +104,7 @@ impl Launcher {
     ) -> Result<(Ending, String, Vec<String>), RunnerError> {
         // What the child leaves when it is killed goes with this folder.
         let scratch = tempfile::Builder::new().prefix("bitnet-harness-").tempdir().map_err(RunnerError::Scratch)?;
-        let _leftover = interrupt::remove_when_interrupted(scratch.path());
+        let _leftover = files::leftovers::remove_when_interrupted(scratch.path());
         let mut command = Command::new(&self.program);
         command.env("TMPDIR", scratch.path());
         command.args(["gate-child", "--gate", gate.id(), "--threads", &inputs.threads.to_string()]);

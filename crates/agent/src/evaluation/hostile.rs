@@ -4,20 +4,20 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::super::assess::{Bench, StateKnowledge, judge};
-use super::super::candidate::{Candidate, CandidateParams, RELATIVE};
-use super::super::gate_engine::GateSet;
-use super::super::guard::UserInput;
-use super::super::names::Names;
-use super::super::policy::Policy;
-use super::super::reading::Reading;
-use super::super::registry::Registry;
-use super::super::source::{CandidateSource, SourceAnswer, SourceError, SourceRequest};
-use super::super::store::{Store, StoreError};
-use super::super::text::squeezed;
-use super::super::vocabulary::{Action, DeviceType, Intent, Mode, Room};
-use super::evaluation::{House, Ratio, changed_memory, is_blocked, is_expected_plan};
+use super::case_runs::{House, Ratio, changed_memory, is_blocked, is_expected_plan};
 use super::suite::Suite;
+use crate::assess::{Bench, StateKnowledge, judge};
+use crate::candidate::{Candidate, CandidateParams, RELATIVE};
+use crate::gate_engine::GateSet;
+use crate::guard::UserInput;
+use crate::names::Names;
+use crate::policy::Policy;
+use crate::reading::Reading;
+use crate::registry::Registry;
+use crate::source::{CandidateSource, SourceAnswer, SourceError, SourceRequest};
+use crate::store::{Store, StoreError};
+use crate::text::squeezed;
+use crate::vocabulary::{Action, DeviceType, Intent, Mode, Room};
 
 /// What came of a suite's inputs with one source of candidates. Expectations on the way (which gate
 /// blocks) do not count here, only what comes out.
@@ -152,7 +152,7 @@ impl CandidateSource for HostileModel {
             }
             Trick::CopyInput => {
                 let input = request.input();
-                if let Some(object) = super::super::cleaner::first_object(input) {
+                if let Some(object) = crate::cleaner::first_object(input) {
                     object
                 } else {
                     // the first name that occurs anywhere in the input, with the action that does most

@@ -5,7 +5,7 @@
 //! matrix; and each of the ten gates switched off in turn. [`run_source`] measures a real model on
 //! the same inputs; its figures are its own and never mixed with these.
 
-pub mod evaluation;
+pub mod case_runs;
 pub mod hostile;
 mod mutation;
 pub mod opt_in;
@@ -17,10 +17,9 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-pub use evaluation::{CaseResult, Metrics, Ratio, SuiteRun};
+pub use case_runs::{CaseResult, Metrics, Ratio, SuiteRun};
 pub use hostile::{ExhaustiveResult, SourceRun};
 pub use mutation::MutationResult;
-pub(crate) use mutation::SelfCheck;
 pub use opt_in::OptInRow;
 pub use release::{ReleaseCheck, Verdict};
 pub use suite::{Suite, SuiteError};
@@ -31,11 +30,11 @@ use super::policy::{Policy, PolicyError};
 use super::registry::{Registry, RegistryError};
 use super::source::CandidateSource;
 use super::store::{Store, StoreError};
-use evaluation::House;
+use case_runs::House;
 
 /// What gate 5 is run on.
 #[derive(Debug, Clone, Default)]
-pub struct GateInputs {
+pub struct EvaluationInputs {
     /// A further suite, in our form or EdgeHome's.
     pub cases: Option<PathBuf>,
     /// Registry for the further suite. Without it: a `devices.yaml` beside the suite, else the
@@ -48,7 +47,7 @@ pub struct GateInputs {
 /// Why gate 5 could not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum GateError {
+pub enum EvaluationError {
     /// Registry.
     #[error(transparent)]
     Registry(#[from] RegistryError),
@@ -152,8 +151,8 @@ const STORE_NAME: &str = "traces.sqlite";
 /// Runs gate 5.
 ///
 /// # Errors
-/// [`GateError`] when it could not run at all; whatever it measures is in the report.
-pub fn run(inputs: &GateInputs) -> Result<AgentGateReport, GateError> {
+/// [`EvaluationError`] when it could not run at all; whatever it measures is in the report.
+pub fn run(inputs: &EvaluationInputs) -> Result<AgentGateReport, EvaluationError> {
     let started = Instant::now();
     let registry = Registry::embedded()?;
     let policy = Policy::embedded()?;
@@ -178,7 +177,7 @@ pub fn run(inputs: &GateInputs) -> Result<AgentGateReport, GateError> {
         Some(path) => Some(run_further(path, inputs.devices.as_deref(), &policy, &store, &operator, &release)?),
     };
     if !opt_in::fits(&registry, &policy) {
-        return Err(GateError::Matrix(
+        return Err(EvaluationError::Matrix(
             "the embedded registry has not the devices that the matrix speaks of".to_owned(),
         ));
     }
@@ -219,7 +218,7 @@ fn run_further(
     store: &Path,
     operator: &opt_in::Operator,
     release: &release::Release,
-) -> Result<SuiteReport, GateError> {
+) -> Result<SuiteReport, EvaluationError> {
     let suite = Suite::load(path)?;
     let beside = path.with_file_name("devices.yaml");
     let (registry, source) = match devices {
@@ -249,11 +248,11 @@ fn run_suite(
     release: &release::Release,
     whole: bool,
     inputs: Vec<GateInput>,
-) -> Result<SuiteReport, GateError> {
+) -> Result<SuiteReport, EvaluationError> {
     let mut house = House::new(registry.clone(), policy.clone(), Store::open(store)?.disposable()?, GateSet::default());
     house.agent.store_mut().clear_memory()?;
-    let run = evaluation::run(&mut house, suite);
-    let executor_calls = opt_in::try_all(&mut house, &run.blocked, operator).map_err(GateError::Matrix)?;
+    let run = case_runs::run(&mut house, suite);
+    let executor_calls = opt_in::try_all(&mut house, &run.blocked, operator).map_err(EvaluationError::Matrix)?;
     Ok(SuiteReport {
         inputs,
         pinned: None,
@@ -361,8 +360,8 @@ fn judge(report: &mut AgentGateReport) {
 /// input alone, with rule repair on or off. Its own figures: run it twice and report both apart.
 ///
 /// # Errors
-/// [`GateError`] when it could not run.
-pub fn run_source(source: Box<dyn CandidateSource>, repair: bool) -> Result<SourceRun, GateError> {
+/// [`EvaluationError`] when it could not run.
+pub fn run_source(source: Box<dyn CandidateSource>, repair: bool) -> Result<SourceRun, EvaluationError> {
     Ok(hostile::run_source(source, repair, &Registry::embedded()?, &Policy::embedded()?, &Suite::embedded()?)?)
 }
 
@@ -372,7 +371,7 @@ mod tests {
 
     #[test]
     fn gate_5_passes_and_every_gate_is_load_bearing() {
-        let report = run(&GateInputs::default()).unwrap();
+        let report = run(&EvaluationInputs::default()).unwrap();
         assert_eq!(report.findings, Vec::<String>::new());
         assert_eq!(report.verdict, Verdict::Pass);
         assert_eq!(report.mutations.iter().filter(|m| m.caught).count(), 10);

@@ -2,19 +2,14 @@
 
 use serde::Serialize;
 
-use super::super::gate_engine::GateSet;
-use super::super::policy::Policy;
-use super::super::registry::Registry;
-use super::super::store::{Store, StoreError};
-use super::super::vocabulary::Gate;
-use super::evaluation::{House, run};
+use super::case_runs::{House, run};
 use super::opt_in::{self, Operator};
 use super::suite::Suite;
-
-/// The key to switching off a gate. Only this module can make one, so nothing outside the mutation
-/// check can run with fewer than ten gates.
-#[derive(Debug)]
-pub(crate) struct SelfCheck(());
+use crate::gate_engine::{GateSet, SelfCheck};
+use crate::policy::Policy;
+use crate::registry::Registry;
+use crate::store::{Store, StoreError};
+use crate::vocabulary::Gate;
 
 /// What noticed a missing gate.
 #[derive(Debug, Clone, Serialize)]
@@ -41,7 +36,7 @@ pub(crate) fn run_all(
     suite: &Suite,
     operator: &Operator,
 ) -> Result<Vec<MutationResult>, StoreError> {
-    let key = SelfCheck(());
+    let key = SelfCheck::planting();
     let mut results = Vec::new();
     for gate in Gate::ALL {
         let gates = GateSet::without(*gate, &key);

@@ -3,20 +3,19 @@
 
 use std::path::Path;
 
-use clap::{Args as _, FromArgMatches as _};
 use serde::Serialize;
 
-use super::super::execute::ExecuteError;
-use super::super::executor::MockExecutor;
-use super::super::gate_engine::GateSet;
-use super::super::guard::UserInput;
-use super::super::permit::{Confirmation, ExecuteFlag, ExecutePermit, OperatorConfig, PermitError};
-use super::super::plan::PlanHash;
-use super::super::policy::Policy;
-use super::super::registry::Registry;
-use super::super::store::Store;
-use super::super::vocabulary::{Decision, DeviceType, Risk};
-use super::evaluation::House;
+use super::case_runs::House;
+use crate::execute::ExecuteError;
+use crate::executor::MockExecutor;
+use crate::gate_engine::GateSet;
+use crate::guard::UserInput;
+use crate::permit::{Confirmation, ExecuteFlag, ExecutePermit, OperatorConfig, PermitError};
+use crate::plan::PlanHash;
+use crate::policy::Policy;
+use crate::registry::Registry;
+use crate::store::Store;
+use crate::vocabulary::{Decision, DeviceType, Risk};
 
 /// One row of the matrix.
 #[derive(Debug, Clone, Serialize)]
@@ -56,8 +55,7 @@ impl Operator {
     pub(crate) fn in_dir(dir: &Path) -> Result<Self, PermitError> {
         let path = dir.join("operator.toml");
         let load = |text: &str| -> Result<OperatorConfig, PermitError> {
-            let file =
-                |source| PermitError::Read(super::super::registry::RegistryError::Read { path: path.clone(), source });
+            let file = |source| PermitError::Read(crate::registry::RegistryError::Read { path: path.clone(), source });
             operator_file(&path, text).map_err(file)?;
             let config = OperatorConfig::load(&path);
             std::fs::remove_file(&path).map_err(file)?;
@@ -71,16 +69,9 @@ impl Operator {
     }
 }
 
-/// The flag, by way of the parser that the command line uses.
-pub(crate) fn flag(given: bool) -> Option<ExecuteFlag> {
-    let command = ExecuteFlag::augment_args(clap::Command::new("self-check").no_binary_name(true));
-    let words: &[&str] = if given { &["--execute"] } else { &[] };
-    ExecuteFlag::from_arg_matches(&command.try_get_matches_from(words).ok()?).ok()
-}
-
 /// A permit of the operator.
 pub(crate) fn permit(config: &OperatorConfig, given: bool) -> Result<ExecutePermit, PermitError> {
-    ExecutePermit::grant(config, &flag(given).ok_or(PermitError::NoFlag)?)
+    ExecutePermit::grant(config, &if given { ExecuteFlag::given() } else { ExecuteFlag::absent() })
 }
 
 struct Scene {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::evaluation::Metrics;
+use super::case_runs::Metrics;
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -21,7 +21,7 @@ pub(crate) struct Release {
     check: Vec<Bound>,
 }
 
-super::super::vocabulary::vocabulary! {
+crate::vocabulary::vocabulary! {
     /// Outcome of a check or of the gate.
     Verdict {
         /// Holds.
@@ -100,8 +100,8 @@ fn value(metrics: &Metrics, name: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::evaluation::Ratio;
     use super::*;
+    use crate::evaluation::Ratio;
 
     /// W18: nothing counted is not 1.0.
     #[test]

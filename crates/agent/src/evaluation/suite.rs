@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::super::guard::InputFlag;
-use super::super::pipeline::MemoryStatus;
-use super::super::registry::{RegistryError, read_bounded};
-use super::super::time_of_day::TimeOfDay;
-use super::super::vocabulary::{Action, Decision, DeviceType, Gate, Intent, Mode, Room};
+use crate::guard::InputFlag;
+use crate::pipeline::MemoryStatus;
+use crate::registry::{RegistryError, read_bounded};
+use crate::time_of_day::TimeOfDay;
+use crate::vocabulary::{Action, Decision, DeviceType, Gate, Intent, Mode, Room};
 
 /// Schema of our own form.
 const SCHEMA: &str = "bitnet-harness.agent-cases/1";

@@ -1,9 +1,9 @@
 //! Values: places, conversions, hashes, comparison, inspection, writing.
 
 use super::*;
-use crate::cartridge::convert::pair_map;
-use crate::cartridge::diff::ulp_distance;
-use crate::cartridge::values::decode_row;
+use crate::convert::pair_map;
+use crate::diff::ulp_distance;
+use crate::values::decode_row;
 use half::{bf16, f16};
 
 /// f32 head-major cartridge whose element (layer, tensor, head, position, channel) is `value`.
@@ -317,7 +317,7 @@ fn settings_of_native_files_are_checked_by_name() {
     assert_eq!(setting(&own, RopeType::Norm), "rope_type");
     let small = StateGeometry::uniform(2, 2, 4, KvType::F16, KvType::F16, ValueLayout::Transposed, 2, 64).unwrap();
     let e = c.state(&small, RopeType::Neox, Rounding::Exact).unwrap_err();
-    assert!(matches!(e, CartridgeError::Blob(bitnet_rs::state::BlobError::TooBig { cells: 3, limit: 2 })));
+    assert!(matches!(e, CartridgeError::Blob(kv::BlobError::TooBig { cells: 3, limit: 2 })));
 }
 
 #[test]

@@ -11,7 +11,7 @@ mod laws;
 mod lock;
 
 use super::*;
-use bitnet_rs::state::{BlobWriter, KvTensor, KvType, LayerGeometry, SequenceState, StateGeometry, ValueLayout};
+use kv::{BlobWriter, KvTensor, KvType, LayerGeometry, SequenceState, StateGeometry, ValueLayout};
 use std::path::PathBuf;
 
 pub(super) fn model() -> ModelLock {

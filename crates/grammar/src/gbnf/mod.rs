@@ -27,7 +27,7 @@
 //!
 //! # Example
 //! ```
-//! use bitnet_rs::grammar::{Grammar, GrammarLimits, GrammarState};
+//! use grammar::{Grammar, GrammarLimits, GrammarState};
 //!
 //! let grammar = Grammar::parse("root ::= \"ok\" [0-9]{1,3}", "root", &GrammarLimits::default())?;
 //! let mut matcher = grammar.matcher();

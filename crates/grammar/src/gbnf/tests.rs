@@ -72,7 +72,7 @@ fn root() -> String {
 }
 
 fn conformance() -> Conformance {
-    toml::from_str(include_str!("../../../gates/grammars/conformance.toml")).unwrap()
+    toml::from_str(include_str!("../../../../gates/grammars/conformance.toml")).unwrap()
 }
 
 #[test]

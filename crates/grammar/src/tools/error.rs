@@ -1,6 +1,6 @@
 //! Errors of schemas, registries and calls.
 
-use bitnet_rs::grammar::GrammarError;
+use crate::GrammarError;
 
 /// Why a JSON Schema cannot be turned into a grammar. `pointer` is a JSON pointer into the schema.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use bitnet_rs::grammar::Grammar;
+use crate::Grammar;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::error::{CallError, RegistryError, SchemaError};
 use super::schema::{SchemaOptions, schema_to_gbnf};
-use crate::input_file;
+use files::input_file;
 
 /// Largest registry file.
 const MAX_REGISTRY_BYTES: u64 = 4 << 20;

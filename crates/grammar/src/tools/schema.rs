@@ -14,7 +14,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use bitnet_rs::grammar::{Grammar, GrammarLimits};
+use crate::{Grammar, GrammarLimits};
 use serde_json::{Map, Value};
 
 use super::error::SchemaError;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bitnet_rs::grammar::{Grammar, GrammarLimits};
+use crate::{Grammar, GrammarLimits};
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -735,7 +735,7 @@ proptest! {
 // ------------------------------------------------------------------ registries
 
 fn data() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../gates/grammars")
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../gates/grammars")
 }
 
 fn load(name: &str) -> ToolRegistry {

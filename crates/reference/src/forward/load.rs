@@ -1,6 +1,6 @@
 //! Finding a model's tensors in its file.
 
-use bitnet_rs::gguf::{Gguf, TensorInfo};
+use gguf::{Gguf, TensorInfo};
 
 use super::super::float_matrix::{FloatMatrix, FloatType};
 use super::super::i2s::{I2sMatrix, Packing};

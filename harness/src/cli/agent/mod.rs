@@ -1,5 +1,7 @@
 //! `harness agent`: the boundary, with rules alone or with a model that proposes.
 
+mod terminal;
+
 use std::io::{BufReader, stderr, stdin, stdout};
 use std::path::PathBuf;
 
@@ -7,15 +9,15 @@ use bitnet_rs::ContextParams;
 use clap::Args;
 
 use super::CliError;
-use crate::agent::cli::{self as agent_cli, AgentCliError, AgentStatus, Terminal};
-use crate::agent::permit::PermitError;
-use crate::agent::policy::PolicyError;
-use crate::agent::registry::RegistryError;
-use crate::agent::source::{CandidateSource, RuleSource};
-use crate::agent::store::StoreError;
 use crate::exit::Exit;
-use crate::generate::EngineSource;
-use crate::model::source::ModelSource;
+use ::agent::permit::PermitError;
+use ::agent::policy::PolicyError;
+use ::agent::registry::RegistryError;
+use ::agent::source::{CandidateSource, RuleSource};
+use ::agent::store::StoreError;
+use agent_engine::EngineSource;
+use models::source::ModelSource;
+use terminal::{self as agent_cli, AgentCliError, AgentStatus, Terminal};
 
 /// Options of `agent`.
 #[derive(Debug, Args)]

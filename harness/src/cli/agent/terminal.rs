@@ -11,20 +11,20 @@ use std::sync::Arc;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
-use super::clock::SystemClock;
-use super::execute::{ExecuteError, Execution};
-use super::executor::MockExecutor;
-use super::freshness::SimulatedStates;
-use super::guard::UserInput;
-use super::permit::{Confirmation, ExecuteFlag, ExecutePermit, OperatorConfig, PermitError};
-use super::pipeline::{Agent, AgentOptions, AgentParts, MemoryStatus, RunMode, RunOutput};
-use super::plan::PlanHash;
-use super::policy::{Policy, PolicyError};
-use super::registry::{Registry, RegistryError};
-use super::replay::Replay;
-use super::source::CandidateSource;
-use super::store::{Store, StoreError};
-use super::vocabulary::{Decision, Outcome};
+use agent::clock::SystemClock;
+use agent::execute::{ExecuteError, Execution};
+use agent::executor::MockExecutor;
+use agent::freshness::SimulatedStates;
+use agent::guard::UserInput;
+use agent::permit::{Confirmation, ExecuteFlag, ExecutePermit, OperatorConfig, PermitError};
+use agent::pipeline::{Agent, AgentOptions, AgentParts, MemoryStatus, RunMode, RunOutput};
+use agent::plan::PlanHash;
+use agent::policy::{Policy, PolicyError};
+use agent::registry::{Registry, RegistryError};
+use agent::replay::Replay;
+use agent::source::CandidateSource;
+use agent::store::{Store, StoreError};
+use agent::vocabulary::{Decision, Outcome};
 
 /// Longest line read in interactive mode, in bytes.
 const MAX_LINE_BYTES: u64 = 64 * 1024;
@@ -39,7 +39,7 @@ const MAX_LINE_BYTES: u64 = 64 * 1024;
                   harness agent                      # interactive\n  harness agent trace tr_0123456789abcdef\n  \
                   harness agent execute tr_0123456789abcdef --execute --operator operator.toml --confirm <plan hash>"
 )]
-pub struct AgentArgs {
+pub(crate) struct AgentArgs {
     /// What to do.
     #[command(subcommand)]
     pub command: Option<AgentCommand>,
@@ -55,7 +55,7 @@ pub struct AgentArgs {
 
 /// Subcommands of `harness agent`.
 #[derive(Debug, Subcommand)]
-pub enum AgentCommand {
+pub(crate) enum AgentCommand {
     /// List recorded runs, or show one with steps, evidence and gates.
     Trace {
         /// Trace id.
@@ -93,7 +93,7 @@ pub enum AgentCommand {
 /// Where devices, policy and traces are.
 #[derive(Debug, Args)]
 #[group(skip)]
-pub struct HouseArgs {
+pub(crate) struct HouseArgs {
     /// Device registry; the embedded example without it.
     #[arg(long, global = true, value_name = "YAML")]
     pub devices: Option<PathBuf>,
@@ -120,10 +120,10 @@ pub struct HouseArgs {
 /// The operator's opt-in on the command line.
 #[derive(Debug, Args)]
 #[group(skip)]
-pub struct OptInArgs {
-    /// `--execute`.
-    #[command(flatten)]
-    pub flag: ExecuteFlag,
+pub(crate) struct OptInArgs {
+    /// Carry the plan out; needs --operator, and a confirmation for medium and high risk.
+    #[arg(long, global = true)]
+    pub execute: bool,
     /// The operator's configuration; it must enable execution.
     #[arg(long, global = true, value_name = "TOML")]
     pub operator: Option<PathBuf>,
@@ -131,7 +131,7 @@ pub struct OptInArgs {
 
 /// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     /// For people.
     Text,
     /// One JSON document per input or command.
@@ -140,7 +140,7 @@ pub enum Format {
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AgentStatus {
+pub(crate) enum AgentStatus {
     /// Planned, saved, shown or executed.
     Done,
     /// A replay differs.
@@ -149,22 +149,10 @@ pub enum AgentStatus {
     Refused,
 }
 
-impl AgentStatus {
-    /// Exit code: 0, 1, 4.
-    #[must_use]
-    pub fn exit_code(self) -> u8 {
-        match self {
-            AgentStatus::Done => 0,
-            AgentStatus::Differs => 1,
-            AgentStatus::Refused => 4,
-        }
-    }
-}
-
 /// Why a command could not run. Exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum AgentCliError {
+pub(crate) enum AgentCliError {
     /// Registry.
     #[error(transparent)]
     Registry(#[from] RegistryError),
@@ -186,7 +174,7 @@ pub enum AgentCliError {
 }
 
 /// The handles that a command works on.
-pub struct Terminal<'a> {
+pub(crate) struct Terminal<'a> {
     /// Inputs in interactive mode, and confirmations.
     pub stdin: &'a mut dyn BufRead,
     /// Results.
@@ -199,7 +187,7 @@ pub struct Terminal<'a> {
 ///
 /// # Errors
 /// [`AgentCliError`]; a denied input is no error but [`AgentStatus::Refused`].
-pub fn run(
+pub(crate) fn run(
     args: &AgentArgs,
     source: Box<dyn CandidateSource>,
     terminal: &mut Terminal<'_>,
@@ -236,7 +224,9 @@ pub fn run(
         },
     );
     let format = args.house.format;
-    let mut desk = Desk { agent: &mut agent, operator: operator.as_ref(), flag: &args.opt_in.flag, format };
+    // The person at the command line is the only one who can ask for it.
+    let flag = if args.opt_in.execute { ExecuteFlag::given() } else { ExecuteFlag::absent() };
+    let mut desk = Desk { agent: &mut agent, operator: operator.as_ref(), flag: &flag, format };
     match (&args.command, &args.text) {
         (None, Some(text)) => desk.input(text, None, terminal),
         (None, None) => desk.interactive(terminal),
@@ -258,7 +248,7 @@ pub fn run(
 
 /// `--execute` and `--operator` belong together.
 fn operator(opt_in: &OptInArgs) -> Result<Option<OperatorConfig>, AgentCliError> {
-    match (&opt_in.operator, opt_in.flag.is_given()) {
+    match (&opt_in.operator, opt_in.execute) {
         (None, false) => Ok(None),
         (None, true) => {
             Err(AgentCliError::Usage("--execute needs --operator with the operator's configuration".to_owned()))
@@ -474,7 +464,7 @@ impl Desk<'_> {
                 "" => {}
                 "/quit" | "/exit" => return Ok(AgentStatus::Done),
                 "/devices" => {
-                    devices(&self.agent.registry, self.format, terminal)?;
+                    devices(self.agent.registry(), self.format, terminal)?;
                 }
                 "/memory" => {
                     self.memory(None, false, terminal)?;
@@ -579,7 +569,7 @@ impl Desk<'_> {
         if let Some(name) = forget {
             let found = self.agent.store_mut().forget(name)?;
             if !found {
-                writeln!(terminal.stderr, "{:?} is not remembered", super::text::clipped(name, 40))?;
+                writeln!(terminal.stderr, "{:?} is not remembered", agent::text::clipped(name, 40))?;
                 return Ok(AgentStatus::Refused);
             }
         }
@@ -596,7 +586,7 @@ impl Desk<'_> {
 }
 
 fn unknown_trace(trace_id: &str, terminal: &mut Terminal<'_>) -> Result<AgentStatus, AgentCliError> {
-    writeln!(terminal.stderr, "there is no trace {:?}", super::text::clipped(trace_id, 40))?;
+    writeln!(terminal.stderr, "there is no trace {:?}", agent::text::clipped(trace_id, 40))?;
     Ok(AgentStatus::Refused)
 }
 
@@ -670,8 +660,8 @@ fn write_run(out: &mut dyn Write, run: &RunOutput) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::source::RuleSource;
     use super::*;
+    use agent::source::RuleSource;
     use clap::Parser;
 
     #[derive(Parser)]
@@ -768,7 +758,7 @@ mod tests {
     #[test]
     fn a_denied_input_has_its_own_status_and_reasons() {
         let (status, out, _) = Session::new().run(&["打开燃气阀"], "");
-        assert_eq!(status.unwrap().exit_code(), 4);
+        assert_eq!(status.unwrap(), AgentStatus::Refused);
         assert!(out.contains("reason     policy: risk blocked is denied"));
     }
 
@@ -835,7 +825,7 @@ mod tests {
     /// The registry in the how-to is one, and its device can be spoken to.
     #[test]
     fn the_how_to_adds_a_device() {
-        let how_to = include_str!("../../../docs/how-to/agent.md");
+        let how_to = include_str!("../../../../docs/how-to/agent.md");
         let yaml = how_to.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
         let session = Session::new();
         let path = session.dir.path().join("my-devices.yaml");

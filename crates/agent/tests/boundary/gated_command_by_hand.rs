@@ -1,7 +1,7 @@
 //! A gated command comes out of the gates only.
-use harness::agent::command::NormalizedCommand;
-use harness::agent::gate_engine::{Evaluation, GatedCommand};
-use harness::agent::registry::Device;
+use agent::command::NormalizedCommand;
+use agent::gate_engine::{Evaluation, GatedCommand};
+use agent::registry::Device;
 
 fn by_hand(command: NormalizedCommand, device: Device, evaluation: Evaluation) -> GatedCommand {
     GatedCommand { command, device, evaluation }

@@ -1,8 +1,8 @@
 //! An executor takes an authorized plan only, and only the execution stage makes one.
-use harness::agent::executor::Executor;
-use harness::agent::permit::{AuthorizedPlan, ExecutePermit};
-use harness::agent::pipeline::Agent;
-use harness::agent::plan::ExecutionPlan;
+use agent::executor::Executor;
+use agent::permit::{AuthorizedPlan, ExecutePermit};
+use agent::pipeline::Agent;
+use agent::plan::ExecutionPlan;
 
 fn plain(executor: &dyn Executor, plan: ExecutionPlan) {
     let _ = executor.execute(plan);

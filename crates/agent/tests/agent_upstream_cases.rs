@@ -6,11 +6,11 @@
 
 use std::path::PathBuf;
 
-use harness::agent::gate::{GateInputs, Verdict, run};
+use agent::evaluation::{EvaluationInputs, Verdict, run};
 
 fn data_dir() -> PathBuf {
     std::env::var_os("EDGEHOME_DATA_DIR")
-        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/edgehome"), PathBuf::from)
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/edgehome"), PathBuf::from)
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn the_published_15_cases_pass() {
         );
         return;
     }
-    let report = run(&GateInputs { cases: Some(cases), ..GateInputs::default() }).expect("gate 5 runs");
+    let report = run(&EvaluationInputs { cases: Some(cases), ..EvaluationInputs::default() }).expect("gate 5 runs");
     let further = report.further_suite.as_ref().expect("the further suite was run");
     assert_eq!(
         further.failed.iter().map(|c| format!("{}: {:?}", c.id, c.differences)).collect::<Vec<_>>(),

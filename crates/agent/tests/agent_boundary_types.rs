@@ -3,12 +3,12 @@
 
 use std::str::FromStr;
 
-use harness::agent::candidate::Candidate;
-use harness::agent::command::NormalizedCommand;
-use harness::agent::gate_engine::{Evaluation, GatedCommand};
-use harness::agent::guard::GuardedInput;
-use harness::agent::permit::{AuthorizedPlan, ExecuteFlag, ExecutePermit, OperatorConfig};
-use harness::agent::plan::ExecutionPlan;
+use agent::candidate::Candidate;
+use agent::command::NormalizedCommand;
+use agent::gate_engine::{Evaluation, GatedCommand};
+use agent::guard::GuardedInput;
+use agent::permit::{AuthorizedPlan, ExecuteFlag, ExecutePermit, OperatorConfig};
+use agent::plan::ExecutionPlan;
 use serde::de::DeserializeOwned;
 use static_assertions::assert_not_impl_any;
 

@@ -5,18 +5,18 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::super::clock::{Clock as _, ManualClock};
-use super::super::freshness::SimulatedStates;
-use super::super::gate_engine::GateSet;
-use super::super::guard::UserInput;
-use super::super::pipeline::{Agent, AgentOptions, AgentParts, MemoryStatus, RunMode, RunOutput};
-use super::super::policy::Policy;
-use super::super::registry::Registry;
-use super::super::source::{CandidateSource, RuleSource, ScriptedSource, SourceKind};
-use super::super::store::{Store, StoreError};
-use super::super::time_of_day::TimeOfDay;
-use super::super::vocabulary::Decision;
 use super::suite::{Case, CaseMode, Suite};
+use crate::clock::{Clock as _, ManualClock};
+use crate::freshness::SimulatedStates;
+use crate::gate_engine::GateSet;
+use crate::guard::UserInput;
+use crate::pipeline::{Agent, AgentOptions, AgentParts, MemoryStatus, RunMode, RunOutput};
+use crate::policy::Policy;
+use crate::registry::Registry;
+use crate::source::{CandidateSource, RuleSource, ScriptedSource, SourceKind};
+use crate::store::{Store, StoreError};
+use crate::time_of_day::TimeOfDay;
+use crate::vocabulary::Decision;
 
 /// A ratio with its counts. Without a denominator it is *not measured*, never 1.0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -390,7 +390,7 @@ impl Case {
 }
 
 /// Whether a plan is the one that a case expects.
-pub(crate) fn is_expected_plan(case: &Case, plan: &super::super::plan::ExecutionPlan) -> bool {
+pub(crate) fn is_expected_plan(case: &Case, plan: &crate::plan::ExecutionPlan) -> bool {
     let e = &case.expected;
     let params = plan.params();
     e.device_id.as_deref() == Some(plan.device_id())
