@@ -4,6 +4,8 @@
 
 #[path = "build/config.rs"]
 mod config;
+#[path = "build/patch.rs"]
+mod patch;
 #[path = "build/source.rs"]
 mod source;
 #[path = "build/toolchain.rs"]
@@ -53,7 +55,9 @@ fn run() -> Result<(), String> {
     let manifest_dir = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("CARGO_MANIFEST_DIR is not set")?);
     let workspace = manifest_dir.parent().ok_or("bitnet-sys has no parent folder")?.to_path_buf();
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
-    for file in ["build.rs", "build/config.rs", "build/source.rs", "build/toolchain.rs", "bitnet-sys/shim"] {
+    for file in
+        ["build.rs", "build/config.rs", "build/patch.rs", "build/source.rs", "build/toolchain.rs", "bitnet-sys/shim"]
+    {
         println!("cargo::rerun-if-changed={}", workspace.join(file).display());
     }
     let config = Config::from_env()?;
@@ -287,11 +291,10 @@ fn write_engine_info(
         "/// Instruction sets that the native code was compiled for, as `is_x86_feature_detected!` names them.\n\
          pub const COMPILED_FEATURES: &[&str] = &{features:?};"
     );
-    let mut patches: Vec<&str> = pin.patches.iter().map(|p| p.file.as_str()).collect();
-    patches.dedup();
+    let patches: Vec<&str> = pin.patches.iter().map(patch::Patch::name).collect();
     let _ = writeln!(
         text,
-        "/// Files patched in the copy (vendor/pin.toml says how and why).\npub const PATCHED_FILES: &[&str] = &{patches:?};"
+        "/// Patches applied to the copy, in this order (`vendor/patches/`; each says why).\npub const PATCHES: &[&str] = &{patches:?};"
     );
     fs::write(out.join("engine_info.rs"), text).map_err(|e| format!("engine_info.rs: {e}"))
 }

@@ -9,8 +9,9 @@ use std::process::Command;
 use sha2::{Digest, Sha256};
 
 use super::config::Config;
+use super::patch::Patch;
 
-/// The parsed `vendor/pin.toml` and `vendor/SHA256SUMS`.
+/// The parsed `vendor/pin.toml`, `vendor/SHA256SUMS` and `vendor/patches/`.
 pub(crate) struct Pin {
     pub(crate) commit: String,
     pub(crate) llama_commit: String,
@@ -20,15 +21,8 @@ pub(crate) struct Pin {
     hashes: BTreeMap<String, String>,
     /// SHA-256 over SHA256SUMS itself: one value that names the whole source.
     pub(crate) source_digest: String,
+    /// In the order in which they are applied, to the copy only.
     pub(crate) patches: Vec<Patch>,
-}
-
-/// One recorded change, applied to the copy only.
-pub(crate) struct Patch {
-    pub(crate) file: String,
-    line: usize,
-    find: String,
-    replace: String,
 }
 
 impl Pin {
@@ -53,24 +47,6 @@ impl Pin {
                 .ok_or_else(|| format!("{}: not a sha256sum line: {line}", sums_path.display()))?;
             hashes.insert(path.to_owned(), hash.to_owned());
         }
-        let mut patches = Vec::new();
-        for entry in pin.get("patch").and_then(|p| p.as_array()).into_iter().flatten() {
-            let field = |key: &str| {
-                entry
-                    .get(key)
-                    .and_then(|v| v.as_str())
-                    .map(str::to_owned)
-                    .ok_or_else(|| format!("{}: a [[patch]] without {key}", pin_path.display()))
-            };
-            let line = entry.get("line").and_then(|v| v.as_integer()).and_then(|n| usize::try_from(n).ok());
-            patches.push(Patch {
-                file: field("file")?,
-                line: line.ok_or_else(|| format!("{}: a [[patch]] without line", pin_path.display()))?,
-                find: field("find")?,
-                replace: field("replace")?,
-            });
-            field("reason")?;
-        }
         Ok(Self {
             commit: text("engine", "commit")?,
             llama_commit: text("engine", "llama_cpp_commit")?,
@@ -78,7 +54,7 @@ impl Pin {
             subdirectory: text("package", "subdirectory")?,
             source_digest: hex(&Sha256::digest(sums.as_bytes())),
             hashes,
-            patches,
+            patches: read_patches(&vendor.join("patches"))?,
         })
     }
 
@@ -149,7 +125,11 @@ impl Pin {
     /// Checks every pinned file and copies it, patched, to `to`. Files that are already equal stay untouched,
     /// so that the native build system rebuilds only what changed.
     pub(crate) fn verify_and_copy(&self, from: &Path, to: &Path) -> Result<(), String> {
-        let mut patched = vec![false; self.patches.len()];
+        for patch in &self.patches {
+            if let Some(path) = patch.paths().find(|path| !self.hashes.contains_key(*path)) {
+                return Err(format!("patch {} changes {path}, which SHA256SUMS does not list", patch.name()));
+            }
+        }
         for (name, expected) in &self.hashes {
             let path = from.join(name);
             println!("cargo::rerun-if-changed={}", path.display());
@@ -162,46 +142,26 @@ impl Pin {
                 ));
             }
             let mut content = bytes;
-            for (patch, done) in self.patches.iter().zip(&mut patched) {
-                if patch.file == *name {
-                    content = patch.apply(&content)?;
-                    *done = true;
-                }
+            for patch in &self.patches {
+                content = patch.apply(name, content)?;
             }
             write_if_changed(&to.join(name), &content)?;
         }
         // The lookup-table kernels (TL1, TL2) are off; upstream generates this header with a Python script.
-        write_if_changed(&to.join("include/bitnet-lut-kernels.h"), b"/* TL1 and TL2 are not part of this build. */\n")?;
-        match patched.iter().position(|done| !done) {
-            Some(i) => Err(format!("vendor/pin.toml patches {}, which SHA256SUMS does not list", self.patches[i].file)),
-            None => Ok(()),
-        }
+        write_if_changed(&to.join("include/bitnet-lut-kernels.h"), b"/* TL1 and TL2 are not part of this build. */\n")
     }
 }
 
-impl Patch {
-    fn apply(&self, content: &[u8]) -> Result<Vec<u8>, String> {
-        let text = std::str::from_utf8(content).map_err(|e| format!("{}: {e}", self.file))?;
-        let mut changed = 0;
-        let mut out = String::with_capacity(text.len() + self.replace.len());
-        for (i, line) in text.split_inclusive('\n').enumerate() {
-            let body = line.strip_suffix('\n').unwrap_or(line);
-            if body == self.find {
-                changed += 1;
-                if i + 1 != self.line {
-                    return Err(format!("patch of {}: found on line {} instead of {}", self.file, i + 1, self.line));
-                }
-                out.push_str(&self.replace);
-                out.push_str(&line[body.len()..]);
-            } else {
-                out.push_str(line);
-            }
-        }
-        if changed != 1 {
-            return Err(format!("patch of {}: {changed} places match, exactly 1 expected", self.file));
-        }
-        Ok(out.into_bytes())
+/// Every `*.patch` of the folder, by name: their numbers are the order.
+fn read_patches(folder: &Path) -> Result<Vec<Patch>, String> {
+    println!("cargo::rerun-if-changed={}", folder.display());
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))? {
+        let name = entry.map_err(|e| format!("{}: {e}", folder.display()))?.file_name();
+        names.extend(name.into_string().ok().filter(|name| name.ends_with(".patch")));
     }
+    names.sort_unstable();
+    names.iter().map(|name| Patch::parse(name, &read_text(&folder.join(name))?)).collect()
 }
 
 fn write_if_changed(path: &Path, content: &[u8]) -> Result<(), String> {
