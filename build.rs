@@ -1,6 +1,6 @@
 //! Native build of `bitnet-sys` (its manifest names this file): finds the pinned engine source, checks and
-//! patches a copy in `OUT_DIR`, builds the `llama` target with clang through CMake, builds the C++ shim and
-//! generates the bindings. Nothing outside `OUT_DIR` is written.
+//! patches a copy in `OUT_DIR`, builds the `llama` target with clang through CMake and builds the C++ shim. The
+//! bindings are committed (`scripts/bindings.sh`). Nothing outside `OUT_DIR` is written.
 
 #[path = "build/config.rs"]
 mod config;
@@ -63,7 +63,6 @@ fn run() -> Result<(), String> {
     let config = Config::from_env()?;
     let pin = Pin::read(&workspace.join("vendor"))?;
     if config.docs_only {
-        fs::write(out.join("bindings.rs"), "").map_err(|e| e.to_string())?;
         return write_engine_info(&out, &pin, "none (documentation build)", "", &config, &[]);
     }
     let arch = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
@@ -99,7 +98,6 @@ fn run() -> Result<(), String> {
     let native = build_engine(&config, &tools, &tree, &out, &flags);
     build_shim(&config, &tools, &tree, &workspace, &flags)?;
     link(&config, &tools, &native);
-    generate_bindings(&tree, &workspace, &out)?;
     write_engine_info(&out, &pin, &tools.compiler, &format!("-O3 {flags}"), &config, &features)
 }
 
@@ -197,64 +195,6 @@ fn link(config: &Config, tools: &Toolchain, native: &Path) {
         }
         println!("cargo::rustc-link-lib=dylib=omp");
     }
-}
-
-fn generate_bindings(tree: &Path, workspace: &Path, out: &Path) -> Result<(), String> {
-    let header = workspace.join("bitnet-sys/shim/shim.h");
-    let includes = shim_includes(tree, workspace);
-    // clang-sys panics when it finds no libclang; a build script owes the user one line instead.
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
-    let generated = std::panic::catch_unwind(|| {
-        bindgen::Builder::default()
-            .header(header.to_string_lossy())
-            .clang_args(includes.iter().map(|dir| format!("-I{}", dir.display())))
-            .allowlist_function("bn_.*")
-            .allowlist_function("llama_(model|context|sampler_chain|model_quantize)_default_params")
-            .allowlist_function("llama_(free|free_model|log_set|n_.*|get_logits_ith|get_logits|time_us)")
-            .allowlist_function("llama_(set_n_threads|attach_threadpool|detach_threadpool|get_model_tensor)")
-            .allowlist_function("llama_(rope_type|vocab_type|rope_freq_scale_train|model_.*)")
-            .allowlist_function("llama_token_.*|llama_add_(bos|eos)_token")
-            .allowlist_function("llama_kv_cache_(seq_pos_max|view_.*)|llama_get_kv_cache_.*")
-            .allowlist_function("llama_sampler_(free|reset|clone|init_.*)")
-            .allowlist_function(
-                "ggml_(cpu_has_.*|type_name|type_size|blck_size|row_size|nbytes|nelements|is_quantized)",
-            )
-            .allowlist_function("ggml_(init|free|new_tensor_.d|mul_mat|new_graph|new_graph_custom|set_name|get_name)")
-            .allowlist_function("ggml_(build_forward_expand|graph_plan|graph_compute|get_data|get_data_f32|n_dims)")
-            .allowlist_function(
-                "ggml_backend_tensor_get|ggml_threadpool_(new|free|params_default)|ggml_backend_buffer_is_host",
-            )
-            .allowlist_type("llama_.*|ggml_.*|bn_.*")
-            .blocklist_type("FILE|_IO_.*")
-            .allowlist_var("GGML_MAX_DIMS|GGML_MAX_NAME|GGML_MAX_N_THREADS|LLAMA_.*|BN_.*")
-            .default_enum_style(bindgen::EnumVariation::Consts)
-            .prepend_enum_name(false)
-            .layout_tests(true)
-            .generate_comments(false)
-            .rust_target(bindgen::RustTarget::stable(85, 0).unwrap_or_default())
-            .rust_edition(bindgen::RustEdition::Edition2024)
-            .wrap_unsafe_ops(true)
-            .generate()
-    });
-    std::panic::set_hook(hook);
-    let bindings = match generated {
-        Ok(Ok(bindings)) => bindings,
-        Ok(Err(e)) => return Err(format!("bindgen: {e}")),
-        Err(panic) => {
-            let reason = panic
-                .downcast_ref::<String>()
-                .map(String::as_str)
-                .or_else(|| panic.downcast_ref::<&str>().copied())
-                .unwrap_or("no reason given");
-            let reason = reason.lines().next().unwrap_or_default();
-            return Err(format!(
-                "bindgen found no usable libclang; run scripts/setup.sh (Debian/Ubuntu: apt-get install \
-                 libclang-19-dev), or set LIBCLANG_PATH to the folder of libclang.so ({reason})"
-            ));
-        }
-    };
-    bindings.write_to_file(out.join("bindings.rs")).map_err(|e| format!("bindings.rs: {e}"))
 }
 
 /// Facts about the build that reports repeat.
