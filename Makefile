@@ -44,4 +44,8 @@ bindings: ## Compare the committed bindings with what the pinned headers give (s
 	@scripts/setup.sh --bindings
 	scripts/bindings.sh --check
 
-.PHONY: help setup gates test bench reference tokenizer-parity hostile fuzz sanitize valgrind bindings
+docs: ## API documentation of the two engine crates; needs no clang and no cmake (target/docs/doc)
+	DOCS_RS=1 RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" \
+		$(CARGO) doc --locked --no-deps -p bitnet-sys -p bitnet-rs --target-dir target/docs
+
+.PHONY: help setup gates test bench reference tokenizer-parity hostile fuzz sanitize valgrind bindings docs
