@@ -48,4 +48,7 @@ docs: ## API documentation of the two engine crates; needs no clang and no cmake
 	DOCS_RS=1 RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" \
 		$(CARGO) doc --locked --no-deps -p bitnet-sys -p bitnet-rs --target-dir target/docs
 
-.PHONY: help setup gates test bench reference tokenizer-parity hostile fuzz sanitize valgrind bindings docs
+consumers: setup ## Use bitnet-rs as a git, a path and a vendored dependency: builds the engine three times
+	scripts/consumers.sh
+
+.PHONY: help setup gates test bench reference tokenizer-parity hostile fuzz sanitize valgrind bindings docs consumers

@@ -1,4 +1,4 @@
-//! Native build of `bitnet-sys` (its manifest names this file): finds the pinned engine source, checks and
+//! Native build of `bitnet-sys` (which links to this file): finds the pinned engine source, checks and
 //! patches a copy in `OUT_DIR`, builds the `llama` target with clang through CMake and builds the C++ shim. The
 //! bindings are committed (`scripts/bindings.sh`). Nothing outside `OUT_DIR` is written.
 
@@ -52,16 +52,14 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), String> {
-    let manifest_dir = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("CARGO_MANIFEST_DIR is not set")?);
-    let workspace = manifest_dir.parent().ok_or("bitnet-sys has no parent folder")?.to_path_buf();
+    // Beside the manifest are links to build/ and vendor/; in a vendored copy they are folders.
+    let package = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("CARGO_MANIFEST_DIR is not set")?);
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
-    for file in
-        ["build.rs", "build/config.rs", "build/patch.rs", "build/source.rs", "build/toolchain.rs", "bitnet-sys/shim"]
-    {
-        println!("cargo::rerun-if-changed={}", workspace.join(file).display());
+    for file in ["build.rs", "build/config.rs", "build/patch.rs", "build/source.rs", "build/toolchain.rs", "shim"] {
+        println!("cargo::rerun-if-changed={}", package.join(file).display());
     }
     let config = Config::from_env()?;
-    let pin = Pin::read(&workspace.join("vendor"))?;
+    let pin = Pin::read(&package.join("vendor"))?;
     if config.docs_only {
         return write_engine_info(&out, &pin, "none (documentation build)", "", &config, &[]);
     }
@@ -87,7 +85,7 @@ fn run() -> Result<(), String> {
         }
     }
 
-    let source = pin.locate(&config, &workspace)?;
+    let source = pin.locate(&config, &package, &out)?;
     let tree = out.join("engine");
     pin.verify_and_copy(&source, &tree)?;
 
@@ -96,7 +94,7 @@ fn run() -> Result<(), String> {
         let _ = write!(flags, " -fsanitize={sanitize} -fno-omit-frame-pointer -g");
     }
     let native = build_engine(&config, &tools, &tree, &out, &flags);
-    build_shim(&config, &tools, &tree, &workspace, &flags)?;
+    build_shim(&config, &tools, &tree, &package, &flags)?;
     link(&config, &tools, &native);
     write_engine_info(&out, &pin, &tools.compiler, &format!("-O3 {flags}"), &config, &features)
 }
@@ -136,10 +134,10 @@ fn build_engine(config: &Config, tools: &Toolchain, tree: &Path, out: &Path, fla
     cmake.build().join("build")
 }
 
-fn shim_includes(tree: &Path, workspace: &Path) -> [PathBuf; 6] {
+fn shim_includes(tree: &Path, package: &Path) -> [PathBuf; 6] {
     let llama = tree.join("3rdparty/llama.cpp");
     [
-        workspace.join("bitnet-sys/shim"),
+        package.join("shim"),
         llama.join("include"),
         llama.join("src"),
         llama.join("ggml/include"),
@@ -148,7 +146,7 @@ fn shim_includes(tree: &Path, workspace: &Path) -> [PathBuf; 6] {
     ]
 }
 
-fn build_shim(config: &Config, tools: &Toolchain, tree: &Path, workspace: &Path, flags: &str) -> Result<(), String> {
+fn build_shim(config: &Config, tools: &Toolchain, tree: &Path, package: &Path, flags: &str) -> Result<(), String> {
     let mut build = cc::Build::new();
     build
         .cpp(true)
@@ -159,8 +157,8 @@ fn build_shim(config: &Config, tools: &Toolchain, tree: &Path, workspace: &Path,
         .flag("-fPIC")
         .flag("-Wall")
         .flag("-Wextra")
-        .includes(shim_includes(tree, workspace))
-        .file(workspace.join("bitnet-sys/shim/shim.cpp"))
+        .includes(shim_includes(tree, package))
+        .file(package.join("shim/shim.cpp"))
         // Linked below, behind the archives that it calls into.
         .cargo_metadata(false);
     // The engine's headers are not ours to warn about.

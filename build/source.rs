@@ -11,6 +11,9 @@ use sha2::{Digest, Sha256};
 use super::config::Config;
 use super::patch::Patch;
 
+/// `update = none` in .gitmodules keeps cargo and recursive clones from filling it; `--checkout` overrides that.
+const FILL_SUBMODULE: &str = "git submodule update --init --recursive --checkout vendor/BitNet";
+
 /// The parsed `vendor/pin.toml`, `vendor/SHA256SUMS` and `vendor/patches/`.
 pub(crate) struct Pin {
     pub(crate) commit: String,
@@ -58,8 +61,9 @@ impl Pin {
         })
     }
 
-    /// Finds the source: `BITNET_CPP_DIR`, else a filled `vendor/BitNet`, else the registry package.
-    pub(crate) fn locate(&self, config: &Config, workspace: &Path) -> Result<PathBuf, String> {
+    /// Finds the source: `BITNET_CPP_DIR`, else a filled `vendor/BitNet`, else the registry package. Whichever it is,
+    /// `verify_and_copy` compares every file. `package` is bitnet-sys' folder, `scratch` one to write in.
+    pub(crate) fn locate(&self, config: &Config, package: &Path, scratch: &Path) -> Result<PathBuf, String> {
         if let Some(dir) = &config.cpp_dir {
             return if dir.join("src").is_dir() {
                 Ok(dir.clone())
@@ -67,46 +71,71 @@ impl Pin {
                 Err(format!("BITNET_CPP_DIR={} holds no bitnet.cpp tree (no src/ in it)", dir.display()))
             };
         }
-        let submodule = workspace.join("vendor/BitNet");
+        let submodule = package.join("vendor/BitNet");
         // A path that does not exist would make cargo build everything again at every call; a plain clone has the empty
         // folder of the submodule, which changes when it is filled.
-        let watched = if submodule.is_dir() { submodule.clone() } else { workspace.join("vendor") };
+        let watched = if submodule.is_dir() { submodule.clone() } else { package.join("vendor") };
         println!("cargo::rerun-if-changed={}", watched.display());
         if submodule.join("src").is_dir() {
             let llama = submodule.join("3rdparty/llama.cpp/CMakeLists.txt");
             if !llama.is_file() {
-                return Err("vendor/BitNet is filled but its llama.cpp submodule is not; run: \
-                            git submodule update --init --recursive vendor/BitNet"
-                    .into());
+                return Err(format!(
+                    "vendor/BitNet is filled but its llama.cpp submodule is not; run: {FILL_SUBMODULE}"
+                ));
             }
             return Ok(submodule);
         }
-        self.registry_package(workspace)
+        match self.vendored(package) {
+            Some(dir) => Ok(dir),
+            None => self.registry_package(scratch),
+        }
     }
 
-    /// `cargo metadata` downloads the locked package when it is not there yet and says where it lies.
-    fn registry_package(&self, workspace: &Path) -> Result<PathBuf, String> {
-        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let run = |offline: bool| {
-            let mut command = Command::new(&cargo);
-            command.args(["metadata", "--format-version", "1", "--locked"]);
-            if offline {
-                command.arg("--offline");
-            }
-            command.arg("--manifest-path").arg(workspace.join("Cargo.toml"));
-            command.output().map_err(|e| format!("cannot run {}: {e}", cargo.to_string_lossy()))
-        };
-        let mut output = run(true)?;
-        if !output.status.success() {
-            output = run(false)?;
-        }
+    /// Where `cargo vendor` puts it: beside bitnet-sys, perhaps with its version (`--versioned-dirs`).
+    fn vendored(&self, package: &Path) -> Option<PathBuf> {
         let (name, version) = &self.package;
+        [name.clone(), format!("{name}-{version}")]
+            .map(|folder| package.with_file_name(folder).join(&self.subdirectory))
+            .into_iter()
+            .find(|dir| dir.join("src").is_dir())
+    }
+
+    /// Asks cargo, which downloads the package when it is not there yet.
+    ///
+    /// The question is put from a package of its own that depends on nothing else. The workspace's manifest would bring
+    /// the whole lock file, hundreds of packages that an off-line build of bitnet-rs alone does not have; the source
+    /// package needs only `cmake`, which this script is built with.
+    fn registry_package(&self, scratch: &Path) -> Result<PathBuf, String> {
+        let (name, version) = &self.package;
+        let asking = scratch.join("source-package");
+        let manifest = format!(
+            "[package]\nname = \"source-package\"\nversion = \"0.0.0\"\nedition = \"2021\"\n\n[lib]\npath = \"lib.rs\"\n\n\
+             [workspace]\n\n[dependencies]\n{name} = \"={version}\"\n"
+        );
+        write_if_changed(&asking.join("Cargo.toml"), manifest.as_bytes())?;
+        // The versions that an earlier run chose may be gone; without a lock file cargo takes what is there.
+        let _ = fs::remove_file(asking.join("Cargo.lock"));
+
+        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let run = |offline: &[&str]| {
+            Command::new(&cargo)
+                .args(["metadata", "--format-version", "1", "--manifest-path", "Cargo.toml"])
+                .args(offline)
+                // Under the target folder of whoever builds, so that their .cargo/config.toml is found, with a mirror
+                // or a vendored registry in it.
+                .current_dir(&asking)
+                .output()
+                .map_err(|e| format!("cannot run {}: {e}", cargo.to_string_lossy()))
+        };
+        let mut output = run(&["--offline"])?;
         if !output.status.success() {
-            let reason = String::from_utf8_lossy(&output.stderr);
-            let reason = reason.trim().lines().last().unwrap_or("no reason given").trim();
+            output = run(&[])?;
+        }
+        if !output.status.success() {
             return Err(format!(
-                "cannot find the engine's source package {name} {version}: {reason}. Give cargo its network once \
-                 (cargo fetch), or fill vendor/BitNet, or set BITNET_CPP_DIR"
+                "cannot find the engine's source package {name} {version}; cargo says: {}. Give cargo its network once \
+                 (cargo fetch), or fill vendor/BitNet ({FILL_SUBMODULE}), or set BITNET_CPP_DIR",
+                reason(&String::from_utf8_lossy(&output.stderr))
             ));
         }
         let metadata: serde_json::Value =
@@ -118,8 +147,7 @@ impl Pin {
             .find(|p| p["name"] == name.as_str() && p["version"] == version.as_str())
             .and_then(|p| p["manifest_path"].as_str())
             .ok_or_else(|| format!("cargo metadata does not list {name} {version}"))?;
-        let root = Path::new(manifest).parent().unwrap_or(Path::new("/"));
-        Ok(root.join(&self.subdirectory))
+        Ok(Path::new(manifest).with_file_name(&self.subdirectory))
     }
 
     /// Checks every pinned file and copies it, patched, to `to`. Files that are already equal stay untouched,
@@ -162,6 +190,18 @@ fn read_patches(folder: &Path) -> Result<Vec<Patch>, String> {
     }
     names.sort_unstable();
     names.iter().map(|name| Patch::parse(name, &read_text(&folder.join(name))?)).collect()
+}
+
+/// The error and its causes out of what cargo prints, without its advice.
+fn reason(stderr: &str) -> String {
+    let from = stderr.find("error: ").map_or(stderr, |at| &stderr[at + "error: ".len()..]);
+    let lines: Vec<&str> = from
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.starts_with("As a reminder") && !line.starts_with("help:"))
+        .filter(|line| !line.is_empty() && *line != "Caused by:")
+        .collect();
+    if lines.is_empty() { "nothing".to_owned() } else { lines.join("; ") }
 }
 
 fn write_if_changed(path: &Path, content: &[u8]) -> Result<(), String> {

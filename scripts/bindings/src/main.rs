@@ -39,8 +39,9 @@ fn main() -> ExitCode {
 fn run(folder: &Path, target: &str) -> Result<(), String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let pin = source::Pin::read(&root.join("vendor"))?;
+    let source = pin.locate(&config::Config::from_env()?, &root.join("bitnet-sys"), folder)?;
     let tree = folder.join("engine");
-    pin.verify_and_copy(&pin.locate(&config::Config::from_env()?, &root)?, &tree)?;
+    pin.verify_and_copy(&source, &tree)?;
     let bindings = generate(&root, &tree, target)?;
     let write = |name: &str, text: &str| fs::write(folder.join(name), text).map_err(|e| format!("{name}: {e}"));
     write("layout.h", &layout::assertions(&bindings)?)?;
