@@ -51,4 +51,7 @@ docs: ## API documentation of the two engine crates; needs no clang and no cmake
 consumers: setup ## Use bitnet-rs as a git, a path and a vendored dependency: builds the engine three times
 	scripts/consumers.sh
 
-.PHONY: help setup gates test bench reference tokenizer-parity hostile fuzz sanitize valgrind bindings docs consumers
+msrv: setup ## Check the Rust version that Cargo.toml claims, as well as can be had here
+	scripts/msrv.sh
+
+.PHONY: help setup gates test bench reference tokenizer-parity hostile fuzz sanitize valgrind bindings docs consumers msrv

@@ -60,6 +60,10 @@ fn run() -> Result<(), String> {
     }
     let config = Config::from_env()?;
     let pin = Pin::read(&package.join("vendor"))?;
+    let version = env::var("CARGO_PKG_VERSION").unwrap_or_default();
+    if !version.split_once("+bitnet.").is_some_and(|(_, commit)| pin.commit.starts_with(commit)) {
+        return Err(format!("bitnet-sys is version {version}, but vendor/pin.toml pins commit {}", pin.commit));
+    }
     if config.docs_only {
         return write_engine_info(&out, &pin, "none (documentation build)", "", &config, &[]);
     }
