@@ -20,7 +20,7 @@ use crate::gates::{GateId, GateInputs, bridge, child as gate_child};
 use crate::interrupt;
 use crate::model::source::ModelSource;
 use crate::reference::reference_file::ReferenceFile;
-use crate::report::{self, Engine, Host, ModelReport, Report, SCHEMA, Verdict};
+use crate::report::{self, Engine, FaultReport, Host, ModelReport, Report, SCHEMA, Verdict};
 
 /// Options of `gates`.
 #[derive(Debug, Args)]
@@ -299,7 +299,7 @@ pub(super) fn engine(features: &CpuFeatures) -> Engine {
 
 fn exit(report: &Report) -> Exit {
     let any = |v: Verdict| report.gates.iter().any(|g| g.verdict == v);
-    if any(Verdict::Fail) || report.self_check.iter().any(|f| !f.caught) {
+    if any(Verdict::Fail) || report.self_check.iter().any(FaultReport::missed) {
         Exit::Fail
     } else if any(Verdict::Unknown) {
         Exit::Unknown
