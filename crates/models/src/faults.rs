@@ -63,6 +63,12 @@ pub enum FaultError {
         /// The other.
         second: String,
     },
+    /// The copy would be equal to the original.
+    #[error("the fault changes nothing: {what}")]
+    NoChange {
+        /// What is as it was.
+        what: String,
+    },
     /// The original could not be read.
     #[error(transparent)]
     Gguf(#[from] GgufError),
@@ -72,6 +78,27 @@ pub enum FaultError {
     /// The copy could not be written.
     #[error("cannot write the copy: {0}")]
     Write(#[from] io::Error),
+}
+
+impl FaultError {
+    /// This model has no place for the fault; nothing went wrong.
+    pub fn has_no_place(&self) -> bool {
+        matches!(self, Self::NotThere { .. } | Self::Type { .. } | Self::Unlike { .. } | Self::NoChange { .. })
+    }
+}
+
+/// A RoPE base that is surely not the given one, and far enough from it that every rotated pair but the first turns
+/// visibly faster or slower. Never below 1, where frequencies would rise with the pair.
+pub fn other_rope_base(base: f32) -> f32 {
+    const APART: f32 = 50.0;
+    if base >= 1000.0 { base / APART } else { base * APART }
+}
+
+/// A pre-tokenizer that splits otherwise than the given one: the engine knows some rules under several names
+/// (`llama-vocab.cpp`), and another name of the same rule would be no fault.
+pub fn other_pre_tokenizer(name: Option<&str>) -> &'static str {
+    const AS_LLAMA_BPE: [&str; 6] = ["llama3", "llama-v3", "llama-bpe", "dbrx", "smaug-bpe", "chatglm-bpe"];
+    if name.is_some_and(|n| AS_LLAMA_BPE.contains(&n)) { "gpt-2" } else { "llama-bpe" }
 }
 
 /// What happens to a tensor's bytes on the way.
@@ -129,6 +156,9 @@ fn write_with_faults(file: &GgufFile, out: &mut dyn Write, faults: &[FileFault])
                     }
                 }
             }
+            FileFault::SwapLayers(a, b) if a == b => {
+                return Err(FaultError::NoChange { what: format!("layer {a} would be swapped with itself") });
+            }
             FileFault::SwapLayers(a, b) => {
                 let mut swapped = 0;
                 for (at, tensor) in gguf.tensors().iter().enumerate() {
@@ -171,7 +201,15 @@ fn write_with_faults(file: &GgufFile, out: &mut dyn Write, faults: &[FileFault])
                 let Some(arch) = gguf.string("general.architecture")? else {
                     return Err(FaultError::NotThere { what: "no key 'general.architecture'".to_owned() });
                 };
-                set(&format!("{arch}.rope.freq_base"), Some(gguf_writer::Value::F32(*base)));
+                let key = format!("{arch}.rope.freq_base");
+                if gguf.f32(&key)? == Some(*base) {
+                    return Err(FaultError::NoChange { what: format!("{key} is {base} already") });
+                }
+                set(&key, Some(gguf_writer::Value::F32(*base)));
+            }
+            FileFault::PreTokenizer(name) if gguf.string("tokenizer.ggml.pre")? == name.as_deref() => {
+                let is = name.as_deref().unwrap_or("missing");
+                return Err(FaultError::NoChange { what: format!("tokenizer.ggml.pre is {is} already") });
             }
             FileFault::PreTokenizer(name) => set("tokenizer.ggml.pre", name.as_deref().map(gguf_writer::Value::from)),
         }
@@ -417,6 +455,41 @@ mod tests {
     }
 
     #[test]
+    fn what_is_derived_differs_from_what_it_is_derived_from() {
+        // Bases of published models, and what a config may hold at the least and the most.
+        for base in [1.0, 2.0, 49.0, 50.0, 100.0, 999.0, 1000.0, 10_000.0, 500_000.0, 1e6, 1.6e7, f32::MAX] {
+            let other = other_rope_base(base);
+            let ratio = f64::from(other.max(base)) / f64::from(other.min(base));
+            assert!(other.is_finite() && other >= 1.0 && ratio > 40.0, "{base} and {other}");
+        }
+        // Names of one rule in llama-vocab.cpp (`case` labels that share a regular expression).
+        let one_rule: [&[&str]; 2] = [
+            &["llama3", "llama-v3", "llama-bpe", "dbrx", "smaug-bpe", "chatglm-bpe"],
+            &["gpt-2", "phi-2", "mpt", "olmo"],
+        ];
+        for rule in one_rule {
+            for name in rule {
+                assert!(!rule.contains(&other_pre_tokenizer(Some(name))), "{name}");
+            }
+        }
+        assert_eq!(other_pre_tokenizer(None), "llama-bpe");
+    }
+
+    #[test]
+    fn a_fault_that_would_change_nothing_is_refused() {
+        let model = model();
+        // The tiny preset's base and pre-tokenizer.
+        for fault in [
+            FileFault::RopeBase(500_000.0),
+            FileFault::PreTokenizer(Some("llama-bpe".into())),
+            FileFault::SwapLayers(1, 1),
+        ] {
+            let err = faulty(&model, std::slice::from_ref(&fault)).unwrap_err();
+            assert!(matches!(err, FaultError::NoChange { .. }) && err.has_no_place(), "{fault:?}: {err}");
+        }
+    }
+
+    #[test]
     fn faults_without_a_target_are_refused() {
         let model = model();
         for fault in [
@@ -426,7 +499,7 @@ mod tests {
             FileFault::ScaleTensor { name: "nope".into(), factor: 1.0 },
         ] {
             let err = faulty(&model, std::slice::from_ref(&fault)).unwrap_err();
-            assert!(matches!(err, FaultError::NotThere { .. }), "{fault:?}");
+            assert!(matches!(err, FaultError::NotThere { .. }) && err.has_no_place(), "{fault:?}");
         }
         assert!(!model.folder.path().join("copy.gguf").exists());
     }

@@ -171,11 +171,19 @@ enum What {
 const SHARER: i32 = 1;
 
 impl Setup<'_> {
+    /// Leaves the context without a cell, whichever sequence holds it: what was shared last keeps its cells otherwise,
+    /// and there is no room for a second prefix.
+    fn empty(&mut self) -> Result<(), BenchError> {
+        for seq in [SeqId::ZERO, SeqId::new(SHARER)?] {
+            self.context.remove_all(seq)?;
+        }
+        Ok(())
+    }
+
     /// One timed run, in milliseconds.
     fn time(&mut self, what: What) -> Result<f64, BenchError> {
         let sharer = SeqId::new(SHARER)?;
-        self.context.remove_all(SeqId::ZERO)?;
-        self.context.remove_all(sharer)?;
+        self.empty()?;
         if what == What::Share {
             self.context.restore(SeqId::ZERO, &self.state.blob())?;
         }
@@ -204,7 +212,7 @@ impl Setup<'_> {
     }
 
     fn peak(&mut self, path: &Path) -> Result<Option<u64>, BenchError> {
-        self.context.remove_all(SeqId::ZERO)?;
+        self.empty()?;
         let meter = PeakMemory::start();
         mount(&mut self.context, path, self.lock, Level::Full)?;
         Ok(meter.and_then(|m| m.peak()))

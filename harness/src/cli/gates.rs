@@ -16,7 +16,7 @@ use crate::gates::runner::{Launcher, RunnerError};
 use crate::gates::thresholds::Thresholds;
 use crate::gates::{GateId, GateInputs, bridge, child as gate_child};
 use crate::interrupt;
-use crate::report::{self, Engine, Host, ModelReport, Report, SCHEMA, Verdict};
+use crate::report::{self, Engine, FaultReport, Host, ModelReport, Report, SCHEMA, Verdict};
 use agent::evaluation::{Suite, SuiteError};
 use agent::registry::RegistryError;
 use models::source::ModelSource;
@@ -299,7 +299,7 @@ pub(super) fn engine(features: &CpuFeatures) -> Engine {
 
 fn exit(report: &Report) -> Exit {
     let any = |v: Verdict| report.gates.iter().any(|g| g.verdict == v);
-    if any(Verdict::Fail) || report.self_check.iter().any(|f| !f.caught) {
+    if any(Verdict::Fail) || report.self_check.iter().any(FaultReport::missed) {
         Exit::Fail
     } else if any(Verdict::Unknown) {
         Exit::Unknown

@@ -10,15 +10,15 @@ use std::path::Path;
 
 use bitnet_rs::{Batch, Context, ContextParams, Model, ModelParams, Pos, SeqId, Special, TokenId};
 use files::mapped::MappedFile;
-use gguf::{Gguf, GgufFile, ModelFile};
+use gguf::{Gguf, GgufFile, ModelFile, ModelInfo, TokenizerModel};
 use serde_json::json;
 
 use super::first_light::PASSAGE;
 use super::recorder::{Recorder, finding};
-use super::{GateError, GateId, GateInputs, fault};
+use super::{GateError, GateId, GateInputs, fault, not_planted};
 use crate::gates::engine_trace::{engine_trace, forced_comparison, origin};
 use crate::report::{FaultReport, Finding, Severity};
-use models::faults::{self, FileFault};
+use models::faults::{self, FaultError, FileFault};
 use models::source::ModelSource;
 use reference::agreement::{Agreement, RowAgreement, first, shift_hint};
 use reference::identity::{self, IdentityError, ScaleVerdict, TernaryWeights};
@@ -577,20 +577,33 @@ pub fn self_check(inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Vec<Fa
             return reports;
         }
     };
-    let n_layer = match ModelFile::open(path.as_path(), &Default::default()) {
-        Ok(file) => file.info().hyperparameters().n_layer,
+    let file = match ModelFile::open(path.as_path(), &Default::default()) {
+        Ok(file) => file,
         Err(e) => {
             reports.push(fault(GateId::Model, "faulty files", false, e.to_string()));
             return reports;
         }
     };
-    let last = n_layer.saturating_sub(1);
-    let middle = n_layer / 2;
+    for expected in file_faults(file.info()) {
+        progress(expected.name);
+        reports.push(plant_file(&expected, &inputs, path.as_path()));
+    }
+    reports
+}
+
+/// The faults of a model's file, each another value than this model's own.
+fn file_faults(model: &ModelInfo) -> [Expected; 4] {
+    let h = model.hyperparameters();
+    let last = h.n_layer.saturating_sub(1);
+    let middle = h.n_layer / 2;
     let scaled = format!("blk.{middle}.ffn_down.weight");
-    for expected in [
+    let tokenizer = model.tokenizer();
+    // SentencePiece has no pre-tokenizer: the key means nothing there.
+    let pre = (tokenizer.model == TokenizerModel::Bpe).then(|| faults::other_pre_tokenizer(tokenizer.pre.as_deref()));
+    [
         Expected {
             name: "other pre-tokenizer",
-            planted: FileFault::PreTokenizer(Some("gpt-2".into())),
+            planted: FileFault::PreTokenizer(pre.or(tokenizer.pre.as_deref()).map(str::to_owned)),
             named: vec!["in the reference; its logits are not compared".into()],
         },
         Expected {
@@ -600,7 +613,7 @@ pub fn self_check(inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Vec<Fa
         },
         Expected {
             name: "other RoPE base",
-            planted: FileFault::RopeBase(10_000.0),
+            planted: FileFault::RopeBase(faults::other_rope_base(h.rope.freq_base)),
             named: vec!["rope_theta is".into(), "rotation (RoPE) in layer 0".into()],
         },
         Expected {
@@ -608,18 +621,13 @@ pub fn self_check(inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Vec<Fa
             planted: FileFault::SwapLayers(0, last),
             named: vec![format!("layers 0 and {last} are swapped"), "(blk.0.".into()],
         },
-    ] {
-        progress(expected.name);
-        reports.push(plant_file(&expected, &inputs, path.as_path()));
-    }
-    reports
+    ]
 }
 
 fn plant_file(expected: &Expected, inputs: &GateInputs, intact: &Path) -> FaultReport {
-    let copied = tempfile::tempdir().map_err(GateError::from).and_then(|folder| {
+    let copied = tempfile::tempdir().map_err(FaultError::from).and_then(|folder| {
         let target = folder.path().join("faulty.gguf");
-        faults::rewrite(intact, &target, std::slice::from_ref(&expected.planted), false)
-            .map_err(|e| GateError::Other(e.to_string()))?;
+        faults::rewrite(intact, &target, std::slice::from_ref(&expected.planted), false)?;
         Ok((folder, target))
     });
     match copied {
@@ -628,7 +636,7 @@ fn plant_file(expected: &Expected, inputs: &GateInputs, intact: &Path) -> FaultR
             let inputs = GateInputs { model: ModelSource::File(target), ..inputs.clone() };
             plant(expected.name, &inputs, &Fault::File(intact.to_owned()), &expected.named)
         }
-        Err(e) => fault(GateId::Model, expected.name, false, e.to_string()),
+        Err(e) => not_planted(GateId::Model, expected.name, &e),
     }
 }
 

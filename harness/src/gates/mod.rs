@@ -28,6 +28,7 @@ pub mod thresholds;
 use std::path::PathBuf;
 
 use crate::report::{FaultReport, Finding, GateReport, Severity};
+use models::faults::FaultError;
 use models::source::ModelSource;
 use recorder::{Recorder, finding};
 use thresholds::Thresholds;
@@ -165,13 +166,30 @@ pub fn run_gate(gate: GateId, inputs: &GateInputs, progress: Box<dyn FnMut(&str)
     rec.finish(gate.id(), gate.title())
 }
 
-/// Plants each of a gate's faults and reports which were caught.
+/// Plants each of a gate's faults and reports which were caught. Each is derived from the model it is planted in, so
+/// that it never coincides with what the model has anyway.
 pub fn self_check(gate: GateId, inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Vec<FaultReport> {
     gate.self_check(inputs, progress)
 }
 
 pub(crate) fn fault(gate: GateId, fault: &str, caught: bool, evidence: impl Into<String>) -> FaultReport {
-    FaultReport { gate: gate.id().into(), fault: fault.into(), caught, evidence: evidence.into() }
+    FaultReport {
+        gate: gate.id().into(),
+        fault: fault.into(),
+        caught,
+        not_applicable: false,
+        evidence: evidence.into(),
+    }
+}
+
+/// A fault that this model has no place for.
+pub(crate) fn not_applicable(gate: GateId, name: &str, why: impl Into<String>) -> FaultReport {
+    FaultReport { not_applicable: true, ..fault(gate, name, false, why) }
+}
+
+/// A copy with the fault could not be made: the model has no place for it, or something went wrong.
+pub(crate) fn not_planted(gate: GateId, name: &str, e: &FaultError) -> FaultReport {
+    if e.has_no_place() { not_applicable(gate, name, e.to_string()) } else { fault(gate, name, false, e.to_string()) }
 }
 
 /// `sha256:…` of bytes in memory.
