@@ -5,6 +5,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::hub;
+
 fn harness(folder: &Path, args: &[&str]) -> Command {
     let temporary = folder.join("tmp");
     std::fs::create_dir_all(&temporary).unwrap();
@@ -135,6 +137,35 @@ fn a_killed_runner_leaves_no_orphan() {
     child.kill().unwrap();
     child.wait().unwrap();
     leave_without_work(&gate_processes);
+}
+
+/// One pull at a time writes to a folder, a stopped one included; a killed one holds it no longer.
+#[test]
+fn a_folder_is_one_pulls_until_that_one_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let pull = |manner: &str| {
+        let mut command = harness(folder.path(), &["model", "pull", &format!("h/{manner}"), "--out", "."]);
+        command.env("HF_ENDPOINT", hub::endpoint()).env("HF_TOKEN", "").env_remove("HF_HUB_DOWNLOAD_TIMEOUT");
+        command
+    };
+    let second = || {
+        let output = pull("sound").output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    // Some bytes come, and then nothing for as long as the first one waits.
+    let mut first = pull("file-silent-body").spawn().unwrap();
+    let part = folder.path().join(hub::PART);
+    assert!(until(&mut first, || std::fs::metadata(&part).is_ok_and(|m| m.len() > 0)));
+    let refused = |(code, said): (Option<i32>, String)| code == Some(1) && said.contains("another `model pull`");
+    assert!(refused(second()));
+    signal(&first, "-STOP");
+    assert!(refused(second()));
+    assert_eq!(names(folder.path()), [hub::PART, "tmp"]);
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert_eq!(second().0, Some(0));
+    assert_eq!(std::fs::read(folder.path().join("m.gguf")).unwrap(), hub::BODY);
+    assert_eq!(names(folder.path()), ["m.gguf", "tmp"]);
 }
 
 /// The process has a handler for SIGINT (the second bit of `SigCgt`).
