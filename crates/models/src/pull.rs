@@ -4,11 +4,15 @@
 //! the others. A file is fetched into a `.part` beside its place, which a later call goes on with, and is renamed only
 //! when size and hash are right.
 //!
+//! One pull at a time writes to a folder: it holds an advisory lock on it, and one on the part, which end with the
+//! process however that ends. Not every file system has such locks; a part is therefore only written to while it still
+//! stands in its place, and a process that was stopped meanwhile cannot write into a file that another one finished.
+//!
 //! Neither the hub nor the folder is trusted: what is read is bounded in length and in time, redirects are followed by
 //! hand (their bodies are never read), and links in the way are not followed.
 
 use std::collections::HashSet;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
@@ -128,6 +132,15 @@ pub enum PullError {
     #[error("{} exists and is not the listed file; pass --force to replace it", path.display())]
     Exists {
         /// The file.
+        path: PathBuf,
+    },
+    /// Another process fetches into the folder.
+    #[error(
+        "{}: another `model pull` is writing there, running or stopped; let it end or end it, or name another folder",
+        path.display()
+    )]
+    Busy {
+        /// The folder, or the partial file.
         path: PathBuf,
     },
     /// The disk.
@@ -349,6 +362,13 @@ pub fn pull(
     let hub = Hub { options, agent: config.into() };
     let (commit, listed) = listing(&hub, cancel)?;
     let wanted = select(options, &listed)?;
+    let folder_io = |source| PullError::Io { path: options.folder.clone(), source };
+    fs::create_dir_all(&options.folder).map_err(folder_io)?;
+    // A folder that cannot be listed can be written to: it is only not locked.
+    let folder = File::open(&options.folder).ok();
+    if folder.as_ref().is_some_and(is_locked_elsewhere) {
+        return Err(PullError::Busy { path: options.folder.clone() });
+    }
     let mut files = Vec::new();
     for file in wanted {
         let fetched = fetch(&hub, &commit, file, progress, cancel)?;
@@ -533,9 +553,8 @@ impl Hasher {
     }
 }
 
-fn hash_of(path: &Path, file: &RemoteFile) -> io::Result<String> {
+fn hash_of(mut input: &File, file: &RemoteFile) -> io::Result<String> {
     let mut hasher = Hasher::new(file);
-    let mut input = File::open(path)?;
     let mut piece = vec![0; PIECE];
     loop {
         match input.read(&mut piece)? {
@@ -564,7 +583,7 @@ fn fetch(
         if let Ok(metadata) = fs::metadata(&path)
             && metadata.is_file()
             && metadata.len() == file.size
-            && hash_of(&path, file).map_err(io)? == file.hash
+            && File::open(&path).and_then(|whole| hash_of(&whole, file)).map_err(io)? == file.hash
         {
             return Ok(0);
         }
@@ -578,24 +597,24 @@ fn fetch(
     let part = path.with_file_name(format!(".{name}.{digest}.part"));
     let part_io = |source| PullError::Io { path: part.clone(), source };
     let url = format!("{}/{}/resolve/{commit}/{}", base(hub.options), hub.options.repository, file.name);
+    let mut out = Part::open(&part)?;
     let mut fetched = 0;
     for attempt in 1.. {
-        let mut out = open_part(&part).map_err(part_io)?;
-        let have = out.metadata().map_err(part_io)?.len();
+        let have = out.file.metadata().map_err(part_io)?.len();
         match attempt_once(hub, &url, file, &mut out, have, &mut fetched, progress, cancel) {
             Ok(()) => {
-                out.sync_all().map_err(part_io)?;
+                out.file.sync_all().map_err(part_io)?;
                 break;
             }
             Err(Attempt::Failed(PullError::Connection { .. })) if attempt < ATTEMPTS => {}
             Err(Attempt::Failed(e @ PullError::Mismatch { .. })) => {
-                fs::remove_file(&part).map_err(part_io)?;
+                out.remove().map_err(part_io)?;
                 return Err(e);
             }
             Err(failure) => {
                 // Nothing came: nothing to go on with.
-                if out.metadata().is_ok_and(|m| m.len() == 0) {
-                    let _ = fs::remove_file(&part);
+                if out.file.metadata().is_ok_and(|m| m.len() == 0) {
+                    let _ = out.remove();
                 }
                 return Err(match failure {
                     Attempt::Failed(e) => e,
@@ -604,9 +623,10 @@ fn fetch(
             }
         }
     }
-    let found = hash_of(&part, file).map_err(part_io)?;
+    out.file.seek(SeekFrom::Start(0)).map_err(part_io)?;
+    let found = hash_of(&out.file, file).map_err(part_io)?;
     if found != file.hash {
-        fs::remove_file(&part).map_err(part_io)?;
+        out.remove().map_err(part_io)?;
         return Err(PullError::Mismatch {
             file: file.name.clone(),
             what: "the hash",
@@ -617,8 +637,61 @@ fn fetch(
     // Again: the download may have been long.
     let overwrite = if hub.options.force { Overwrite::Replace } else { Overwrite::Refuse };
     atomic_file::check_target(&path, overwrite)?;
+    // What was verified is what gets the name.
+    out.in_place().map_err(part_io)?;
     fs::rename(&part, &path).map_err(io)?;
     Ok(fetched)
+}
+
+/// Takes the lock, for as long as the file is open. Where the file system has none, it is nobody's.
+fn is_locked_elsewhere(file: &File) -> bool {
+    matches!(file.try_lock(), Err(TryLockError::WouldBlock))
+}
+
+/// A partial file that this process alone writes to.
+struct Part<'p> {
+    path: &'p Path,
+    file: File,
+}
+
+impl<'p> Part<'p> {
+    fn open(path: &'p Path) -> Result<Self, PullError> {
+        let io = |source| PullError::Io { path: path.to_owned(), source };
+        let part = Self { path, file: open_part(path).map_err(io)? };
+        if is_locked_elsewhere(&part.file) {
+            return Err(PullError::Busy { path: path.to_owned() });
+        }
+        // Whoever held the lock until now may have put the file in its place.
+        part.in_place().map_err(io)?;
+        Ok(part)
+    }
+
+    /// Fails where the open file is no longer the one of that name: it was finished, removed or replaced by another
+    /// process, and what is written now would go into a file that is somebody else's.
+    fn in_place(&self) -> io::Result<()> {
+        let same = |m: &fs::Metadata, n: &fs::Metadata| (m.dev(), m.ino()) == (n.dev(), n.ino());
+        match fs::symlink_metadata(self.path) {
+            Ok(there) if same(&there, &self.file.metadata()?) => Ok(()),
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Err(io::Error::other("was finished, removed or replaced by another process meanwhile")),
+        }
+    }
+
+    fn write(&mut self, piece: &[u8]) -> io::Result<()> {
+        self.in_place()?;
+        self.file.write_all(piece)
+    }
+
+    /// Empties it.
+    fn restart(&mut self) -> io::Result<()> {
+        self.in_place()?;
+        self.file.set_len(0)
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        self.in_place()?;
+        fs::remove_file(self.path)
+    }
 }
 
 /// Opens the partial file, or makes it. Its name can be foretold: a link that somebody put there is not followed, and a
@@ -626,7 +699,7 @@ fn fetch(
 fn open_part(part: &Path) -> io::Result<File> {
     let found = match fs::symlink_metadata(part) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            return OpenOptions::new().create_new(true).append(true).open(part);
+            return OpenOptions::new().create_new(true).read(true).append(true).open(part);
         }
         found => found?,
     };
@@ -634,7 +707,7 @@ fn open_part(part: &Path) -> io::Result<File> {
     if !found.is_file() {
         return refuse(input_file::kind(found.file_type()));
     }
-    let file = OpenOptions::new().append(true).open(part)?;
+    let file = OpenOptions::new().read(true).append(true).open(part)?;
     let opened = file.metadata()?;
     if (opened.dev(), opened.ino()) == (found.dev(), found.ino()) { Ok(file) } else { refuse("exchanged meanwhile") }
 }
@@ -673,15 +746,14 @@ fn attempt_once(
     hub: &Hub<'_>,
     url: &str,
     file: &RemoteFile,
-    out: &mut File,
+    out: &mut Part<'_>,
     mut have: u64,
     fetched: &mut u64,
     progress: &mut dyn FnMut(&str, u64, u64),
     cancel: &AtomicBool,
 ) -> Result<(), Attempt> {
-    let restart = |out: &mut File| out.set_len(0).and_then(|()| out.seek(SeekFrom::Start(0)).map(|_| ()));
     if have > file.size {
-        restart(out).map_err(Attempt::Disk)?;
+        out.restart().map_err(Attempt::Disk)?;
         have = 0;
     }
     if have == file.size {
@@ -692,11 +764,11 @@ fn attempt_once(
         (206, Some(start)) if start == have => {}
         // No ranges, or another one than asked for: from the beginning.
         (200, _) => {
-            restart(out).map_err(Attempt::Disk)?;
+            out.restart().map_err(Attempt::Disk)?;
             have = 0;
         }
         (206 | 416, _) => {
-            restart(out).map_err(Attempt::Disk)?;
+            out.restart().map_err(Attempt::Disk)?;
             let reason = format!("the hub did not go on at byte {have}");
             return Err(PullError::Connection { url: url.to_owned(), reason }.into());
         }
@@ -729,7 +801,7 @@ fn attempt_once(
             }
             .into());
         }
-        out.write_all(&piece[..n]).map_err(Attempt::Disk)?;
+        out.write(&piece[..n]).map_err(Attempt::Disk)?;
         *fetched += n as u64;
         progress(&file.name, have, file.size);
     }
@@ -745,7 +817,7 @@ mod tests {
     use super::*;
     use std::io::{BufRead as _, BufReader};
     use std::net::TcpListener;
-    use std::sync::{Arc, Mutex};
+    use std::sync::{Arc, Mutex, mpsc};
 
     const COMMIT: &str = "0123456789012345678901234567890123456789";
 
@@ -763,11 +835,15 @@ mod tests {
         TooLong,
         /// Sends the first so many bytes of a body, then nothing, and keeps the connection open.
         Silent(usize),
+        /// Sends the first so many bytes of the first body, and the rest when it is told to.
+        Held(usize),
     }
 
     struct Server {
         endpoint: String,
         requests: Arc<Mutex<Vec<String>>>,
+        /// Dropped, it lets the held body go on.
+        go_on: Option<mpsc::Sender<()>>,
     }
 
     fn weights() -> Vec<u8> {
@@ -785,23 +861,31 @@ mod tests {
         let endpoint = format!("{scheme}://{}/", listener.local_addr().unwrap());
         let requests = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&requests);
+        let (go_on, held) = mpsc::channel();
+        let once = Arc::new(Mutex::new(Once { manner, held }));
         std::thread::spawn(move || {
-            let mut cut = manner;
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { break };
-                match &tls {
-                    None => answer(stream, manner, &mut cut, &seen),
+                let (tls, seen, once) = (tls.clone(), Arc::clone(&seen), Arc::clone(&once));
+                std::thread::spawn(move || match tls {
+                    None => answer(stream, manner, &once, &seen),
                     Some(tls) => {
-                        let connection = rustls::ServerConnection::new(Arc::clone(tls)).unwrap();
-                        answer(rustls::StreamOwned::new(connection, stream), manner, &mut cut, &seen);
+                        let connection = rustls::ServerConnection::new(tls).unwrap();
+                        answer(rustls::StreamOwned::new(connection, stream), manner, &once, &seen);
                     }
-                }
+                });
             }
         });
-        Server { endpoint, requests }
+        Server { endpoint, requests, go_on: Some(go_on) }
     }
 
-    fn answer(mut stream: impl Read + io::Write, manner: Manner, cut: &mut Manner, seen: &Mutex<Vec<String>>) {
+    /// What happens to the first body only.
+    struct Once {
+        manner: Manner,
+        held: mpsc::Receiver<()>,
+    }
+
+    fn answer(mut stream: impl Read + io::Write, manner: Manner, once: &Mutex<Once>, seen: &Mutex<Vec<String>>) {
         let mut lines = BufReader::new(&mut stream).lines();
         // A client that does not trust the certificate hangs up.
         let Some(Ok(first)) = lines.next() else { return };
@@ -863,14 +947,27 @@ mod tests {
             let _ = stream.read(&mut [0; 1]);
             return;
         }
-        let end = match *cut {
+        let mut once = once.lock().unwrap();
+        match once.manner {
             Manner::CutOnce(n) if is_weights => {
-                *cut = Manner::Sound;
-                n
+                once.manner = Manner::Sound;
+                let _ = stream.write_all(&body[..n]);
             }
-            _ => body.len(),
-        };
-        let _ = stream.write_all(&body[..end]);
+            Manner::Held(n) if is_weights => {
+                once.manner = Manner::Sound;
+                let (_, fresh) = mpsc::channel();
+                let held = std::mem::replace(&mut once.held, fresh);
+                drop(once);
+                let _ = stream.write_all(&body[..n]);
+                let _ = stream.flush();
+                let _ = held.recv();
+                let _ = stream.write_all(&body[n..]);
+            }
+            _ => {
+                drop(once);
+                let _ = stream.write_all(body);
+            }
+        }
     }
 
     const WEIGHTS_SHA256: &str = "96ad0ddabe9c733d4550fde750255a94806811029be67504bd9bd68e556686b9";
@@ -1063,6 +1160,69 @@ mod tests {
         // What came is kept for a later run.
         let part = folder.path().join(format!(".model.safetensors.{}.part", &WEIGHTS_SHA256[..12]));
         assert!(fs::metadata(part).unwrap().len() >= 40_000);
+    }
+
+    fn part_of(folder: &Path) -> PathBuf {
+        folder.join(format!(".model.safetensors.{}.part", &WEIGHTS_SHA256[..12]))
+    }
+
+    /// Runs `meanwhile` when 40 000 bytes of the weights are there and no more come; then the rest comes.
+    fn stalled(meanwhile: impl FnOnce(&PullOptions)) -> (tempfile::TempDir, Result<Pulled, PullError>) {
+        let mut server = serve(Manner::Held(40_000));
+        let folder = tempfile::tempdir().unwrap();
+        let o = options(&server, folder.path());
+        let first = std::thread::spawn({
+            let o = o.clone();
+            move || run(&o)
+        });
+        while fs::metadata(part_of(folder.path())).is_ok_and(|m| m.len() < 40_000) || !part_of(folder.path()).exists() {
+            assert!(!first.is_finished());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        meanwhile(&o);
+        drop(server.go_on.take());
+        (folder, first.join().unwrap())
+    }
+
+    #[test]
+    fn a_second_pull_into_a_folder_is_refused_and_the_first_is_whole() {
+        let (folder, first) = stalled(|o| {
+            let started = Instant::now();
+            let second = run(o).unwrap_err();
+            assert!(matches!(&second, PullError::Busy { path } if *path == o.folder), "{second}");
+            assert!(second.to_string().starts_with(&format!("{}: another `model pull`", o.folder.display())));
+            assert!(started.elapsed() < PATIENCE, "at once");
+            // Another folder is nobody's.
+            let elsewhere = tempfile::tempdir().unwrap();
+            run(&PullOptions { folder: elsewhere.path().to_owned(), ..o.clone() }).unwrap();
+        });
+        assert_eq!(first.unwrap().files[1].fetched, 100_000);
+        assert_eq!(names(folder.path()), ["config.json", "model.safetensors"]);
+        assert_eq!(fs::read(folder.path().join("model.safetensors")).unwrap(), weights());
+    }
+
+    /// As where the file system has no locks: somebody else finished the part that this process has open.
+    #[test]
+    fn nothing_is_written_into_a_part_that_got_its_name_meanwhile() {
+        let (folder, first) = stalled(|o| {
+            fs::write(part_of(&o.folder), weights()).unwrap();
+            fs::rename(part_of(&o.folder), o.folder.join("model.safetensors")).unwrap();
+        });
+        let said = first.unwrap_err().to_string();
+        assert!(said.contains(".part") && said.contains("finished, removed or replaced"), "{said}");
+        assert_eq!(fs::read(folder.path().join("model.safetensors")).unwrap(), weights());
+        assert_eq!(names(folder.path()), ["config.json", "model.safetensors"]);
+    }
+
+    /// And neither into one that another pull began anew.
+    #[test]
+    fn a_part_that_was_replaced_is_left_alone() {
+        let (folder, first) = stalled(|o| {
+            fs::remove_file(part_of(&o.folder)).unwrap();
+            fs::write(part_of(&o.folder), "another's").unwrap();
+        });
+        assert!(first.unwrap_err().to_string().contains("replaced"));
+        assert_eq!(fs::read(part_of(folder.path())).unwrap(), b"another's");
     }
 
     #[test]

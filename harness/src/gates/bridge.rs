@@ -17,6 +17,7 @@ use kv::KvType;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
 
+use super::child;
 use super::recorder::{Recorder, finding};
 use super::{GateError, GateId, GateInputs, fault, not_applicable};
 use crate::report::{FaultReport, Severity};
@@ -115,13 +116,16 @@ fn capture_elsewhere(inputs: &GateInputs, folder: &Path) -> Result<(), GateError
     if let ModelSource::File(path) = &inputs.model {
         command.arg("--model").arg(path);
     }
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let mut capturing = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
     // The pipe to its stdin stays open until it is done: it ends when this process does.
-    let stdin = child.stdin.take();
-    let output = child.wait_with_output()?;
+    let stdin = capturing.stdin.take();
+    let output = capturing.wait_with_output()?;
     drop(stdin);
     if output.status.success() {
         return Ok(());
+    }
+    if child::was_interrupted(output.status) {
+        return Err(GateError::Interrupted);
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(GateError::Other(format!("the capturing process ended with {}: {}", output.status, said.trim())))
@@ -493,12 +497,17 @@ fn turn(row: &mut [f32], rope: &Rope, angle: impl Fn(f64) -> f64) {
 }
 
 /// Plants the gate's faults: each must change the logits, and the diagnosis must name its cause.
-pub fn self_check(inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Vec<FaultReport> {
+///
+/// # Errors
+/// [`GateError::Interrupted`].
+pub fn self_check(inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Result<Vec<FaultReport>, GateError> {
     let mut reports = Vec::new();
-    if let Err(e) = plant(inputs, progress, &mut reports) {
-        reports.push(fault(GateId::Bridge, "(set-up)", false, e.to_string()));
+    match plant(inputs, progress, &mut reports) {
+        Err(e @ GateError::Interrupted) => return Err(e),
+        Err(e) => reports.push(fault(GateId::Bridge, "(set-up)", false, e.to_string())),
+        Ok(()) => {}
     }
-    reports
+    Ok(reports)
 }
 
 fn plant(inputs: &GateInputs, progress: &mut dyn FnMut(&str), reports: &mut Vec<FaultReport>) -> Result<(), GateError> {

@@ -665,6 +665,32 @@ fn plant(name: &str, inputs: &GateInputs, planted: &Fault, needed: &[String]) ->
 mod tests {
     use super::*;
 
+    /// Each fault changes a model whose own values are those that other models get as a fault.
+    #[test]
+    fn the_faults_of_a_file_differ_from_the_file() {
+        use crate::model::synth::{SynthSpec, write_synth_file};
+        let folder = tempfile::tempdir().unwrap();
+        let (intact, faulty) = (folder.path().join("m.gguf"), folder.path().join("f.gguf"));
+        let tiny = SynthSpec { n_embd: 128, n_ff: 128, n_vocab: 300, ..SynthSpec::preset("tiny").unwrap() };
+        for (rope_base, pre, n_layer) in
+            [(500_000.0, Some("llama-bpe"), 2), (10_000.0, Some("gpt-2"), 3), (200.0, None, 1)]
+        {
+            let spec = SynthSpec { rope_base, pre_tokenizer: pre.map(str::to_owned), n_layer, ..tiny.clone() };
+            write_synth_file(&spec, 1, &intact, true, &mut |_| (), &Default::default()).unwrap();
+            let file = ModelFile::open(&intact, &Default::default()).unwrap();
+            for expected in file_faults(file.info()) {
+                let planted = faults::rewrite(&intact, &faulty, std::slice::from_ref(&expected.planted), true);
+                if n_layer == 1 && expected.name == "two layers swapped" {
+                    assert!(planted.unwrap_err().has_no_place());
+                    continue;
+                }
+                planted.unwrap();
+                let differs = std::fs::read(&intact).unwrap() != std::fs::read(&faulty).unwrap();
+                assert!(differs, "{} in {rope_base}, {pre:?}", expected.name);
+            }
+        }
+    }
+
     #[test]
     fn no_chunk_of_one_token_behind_others() {
         assert_eq!(chunks(1, 128), [1]);

@@ -100,16 +100,16 @@ impl GateId {
         }
     }
 
-    fn self_check(self, inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Vec<FaultReport> {
-        match self {
+    fn self_check(self, inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Result<Vec<FaultReport>, GateError> {
+        Ok(match self {
             Self::FirstLight => first_light::self_check(inputs, progress),
             Self::Kernel => kernel::self_check(progress),
             Self::Model => logits::self_check(inputs, progress),
             Self::RoundTrip => round_trip::self_check(inputs, progress),
-            Self::Bridge => bridge::self_check(inputs, progress),
+            Self::Bridge => bridge::self_check(inputs, progress)?,
             Self::Grammar => grammar::self_check(inputs, progress),
             Self::Agent => agent::self_check(progress),
-        }
+        })
     }
 }
 
@@ -140,6 +140,9 @@ pub enum GateError {
     /// A file could not be read or written.
     #[error(transparent)]
     Io(#[from] std::io::Error),
+    /// The user interrupted a process of the gate; nothing is known about the model.
+    #[error("interrupted")]
+    Interrupted,
     /// Something that the gate's own arithmetic refused.
     #[error("{0}")]
     Other(String),
@@ -152,23 +155,34 @@ impl From<reference::i2s::I2sError> for GateError {
 }
 
 /// Runs one gate in this process. An error is that gate's FAIL, except where only the host lacks the means.
-pub fn run_gate(gate: GateId, inputs: &GateInputs, progress: Box<dyn FnMut(&str)>) -> GateReport {
+///
+/// # Errors
+/// [`GateError::Interrupted`]: there is nothing to report.
+pub fn run_gate(gate: GateId, inputs: &GateInputs, progress: Box<dyn FnMut(&str)>) -> Result<GateReport, GateError> {
     let mut rec = Recorder::new(progress);
     rec.input("thresholds", "embedded", sha256(thresholds::TEXT.as_bytes()));
     if let Err(e) = gate.run(inputs, &mut rec) {
         let (severity, code) = match &e {
+            GateError::Interrupted => return Err(e),
             GateError::Engine(bitnet_rs::Error::ContextMemory { .. }) => (Severity::Unmeasured, "not-enough-memory"),
             _ => (Severity::Failure, "error"),
         };
         rec.say(e.to_string());
         rec.finding(Finding { severity, ..finding(severity, code, e.to_string(), []) });
     }
-    rec.finish(gate.id(), gate.title())
+    Ok(rec.finish(gate.id(), gate.title()))
 }
 
 /// Plants each of a gate's faults and reports which were caught. Each is derived from the model it is planted in, so
 /// that it never coincides with what the model has anyway.
-pub fn self_check(gate: GateId, inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Vec<FaultReport> {
+///
+/// # Errors
+/// [`GateError::Interrupted`].
+pub fn self_check(
+    gate: GateId,
+    inputs: &GateInputs,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Vec<FaultReport>, GateError> {
     gate.self_check(inputs, progress)
 }
 
