@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use assert_cmd::Command;
-use synth::{Architecture, SynthSpec, write_synth_file};
 use serde_json::Value;
+use synth::{Architecture, SynthSpec, write_synth_file};
 
 fn small() -> SynthSpec {
     SynthSpec {
@@ -32,7 +32,7 @@ fn gates(folder: &Path, spec: &SynthSpec, only: &str) -> (Option<i32>, Value) {
     (output.status.code(), serde_json::from_slice(&output.stdout).unwrap())
 }
 
-fn faults<'r>(report: &'r Value, which: impl Fn(&Value) -> bool) -> Vec<&'r str> {
+fn faults(report: &Value, which: impl Fn(&Value) -> bool) -> Vec<&str> {
     let all = report["self_check"].as_array().unwrap();
     all.iter().filter(|f| which(f)).map(|f| f["fault"].as_str().unwrap()).collect()
 }

@@ -48,13 +48,16 @@ impl TokenSelector {
     /// As [`TokenSelector::new`].
     pub fn restart(&mut self, sampling: &SamplingParams) -> Result<(), Error> {
         self.sampler = Sampler::new(&self.model, sampling)?;
-        self.constraint.as_mut().map_or(Ok(()), Constraint::reset)
+        if let Some(constraint) = &mut self.constraint {
+            constraint.reset();
+        }
+        Ok(())
     }
 
     /// Chooses the next token from one row of logits and accepts it.
     ///
     /// # Errors
-    /// Bad logits, a dead end of the grammar, or a token on which our matcher and the engine's grammar disagree.
+    /// Bad logits, or a dead end of the grammar.
     pub fn select(&mut self, logits: &[f32]) -> Result<Selected, Error> {
         let mask = self.constraint.as_mut().map(Constraint::mask).transpose()?;
         let id = self.sampler.sample(logits, mask.as_deref())?;

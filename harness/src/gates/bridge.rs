@@ -22,8 +22,8 @@ use super::recorder::{Recorder, finding};
 use super::{GateError, GateId, GateInputs, fault, not_applicable};
 use crate::report::{FaultReport, Severity};
 use cartridge::{
-    Cartridge, CartridgeError, ConvertTo, Level, ModelLock, Overwrite, Provenance, Rope, RopeType, Rounding, convert, diagnose,
-    write_native,
+    Cartridge, CartridgeError, ConvertTo, Level, ModelLock, Overwrite, Provenance, Rope, RopeType, Rounding, convert,
+    diagnose, write_native,
 };
 use models::faults::other_rope_base;
 use models::source::ModelSource;

@@ -668,7 +668,7 @@ mod tests {
     /// Each fault changes a model whose own values are those that other models get as a fault.
     #[test]
     fn the_faults_of_a_file_differ_from_the_file() {
-        use crate::model::synth::{SynthSpec, write_synth_file};
+        use synth::{SynthSpec, write_synth_file};
         let folder = tempfile::tempdir().unwrap();
         let (intact, faulty) = (folder.path().join("m.gguf"), folder.path().join("f.gguf"));
         let tiny = SynthSpec { n_embd: 128, n_ff: 128, n_vocab: 300, ..SynthSpec::preset("tiny").unwrap() };
