@@ -19,6 +19,15 @@ test: setup ## Format, lints, every test, and the gates with their planted fault
 	@for own in fuzz parity scripts/bindings; do $(CARGO) metadata --locked --format-version 1 --manifest-path $$own/Cargo.toml > /dev/null || exit 1; done
 	$(CARGO) test --workspace --locked
 
+check: setup ## Fast lane: format, lints, walls between the crates, the unit tests of the crates without the engine
+	$(CARGO) fmt --all -- --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) test --locked -p harness --test walls
+	$(CARGO) test --locked -p files -p kv -p gguf -p grammar -p cartridge -p agent -p reference
+
+nightly: test bindings docs consumers msrv sanitize valgrind ## Everything in `test`, and what takes longer
+	$(MAKE) fuzz FUZZ_SECONDS=60
+
 bench: setup ## Speed of the embedded model; `harness bench --help` for other models, cartridges and grammars
 	$(CARGO) run --release --locked -p harness -- bench $(BENCH)
 
@@ -54,4 +63,4 @@ consumers: setup ## Use bitnet-rs as a git, a path and a vendored dependency: bu
 msrv: setup ## Check the Rust version that Cargo.toml claims, as well as can be had here
 	scripts/msrv.sh
 
-.PHONY: help setup gates test bench reference tokenizer-parity hostile fuzz sanitize valgrind bindings docs consumers msrv
+.PHONY: help setup gates test check nightly bench reference tokenizer-parity hostile fuzz sanitize valgrind bindings docs consumers msrv
