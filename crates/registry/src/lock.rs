@@ -159,7 +159,9 @@ impl CartridgeLock {
         let format = table.get("format").map(String::as_str).unwrap_or_default();
         crate::schema::check(object, format, FORMAT)?;
         let mut take = |key: &'static str| {
-            table.remove(key).ok_or_else(|| malformed(format!("has no `{key}` in its metadata; it is locked to nothing")))
+            table
+                .remove(key)
+                .ok_or_else(|| malformed(format!("has no `{key}` in its metadata; it is locked to nothing")))
         };
         let model_id = take("model_id")?;
         let mut hash = |key: &'static str| {

@@ -146,10 +146,9 @@ pub struct Version {
     /// For people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
-    /// For people: who pushed it.
+    /// For people: who pushed it. No time is written down: the same content, pushed again after an interruption with
+    /// the same Ed25519 key, is the same version.
     pub by: String,
-    /// The pusher's clock, seconds since 1970-01-01 UTC; nothing is decided by it.
-    pub made_unix: u64,
 }
 
 impl Version {
@@ -356,15 +355,13 @@ pub(crate) mod tests {
             licence: "MIT".into(),
             note: String::new(),
             by: "alice".into(),
-            made_unix: 1,
         }
     }
 
     #[test]
     fn the_root_digest_is_that_of_model_signing() {
         // sha256(sha256("abc") ‖ sha256("")), computed with Python's hashlib.
-        let files =
-            vec![entry(Role::Cartridge, "a.safetensors", b"abc"), entry(Role::Other, "b.txt", b"")];
+        let files = vec![entry(Role::Cartridge, "a.safetensors", b"abc"), entry(Role::Other, "b.txt", b"")];
         let predicate = Predicate::new(version(files));
         let abc = Digest::of(b"abc");
         let empty = Digest::from_hex("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855").unwrap();

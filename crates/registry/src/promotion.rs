@@ -66,7 +66,10 @@ impl Check<'_> {
             (Kind::Model, None) => {}
             (_, found) => {
                 let found = found.map_or("no cartridge".to_owned(), |d| format!("the cartridge {d}"));
-                self.refuse("other-artifact", format!("the {what} is about {found}; this version's file is {artifact}"));
+                self.refuse(
+                    "other-artifact",
+                    format!("the {what} is about {found}; this version's file is {artifact}"),
+                );
             }
         }
     }
@@ -169,7 +172,10 @@ impl Check<'_> {
         }
         if receipt.failures.len() > MAX_FAILURES {
             let failed = receipt.failures.len();
-            self.refuse("redteam-failed", format!("{failed} cases failed; more than {MAX_FAILURES} are never promoted"));
+            self.refuse(
+                "redteam-failed",
+                format!("{failed} cases failed; more than {MAX_FAILURES} are never promoted"),
+            );
             return None;
         }
         let sha256 = self.version.file(Role::Redteam)?.sha256;
@@ -225,7 +231,10 @@ impl Check<'_> {
                 self.model_file("judge's report", &report.model.sha256);
                 self.cartridge_file("judge's report", Some(&report.cartridge.sha256));
                 if report.verdict != Verdict::Pass {
-                    self.refuse("judge", format!("the judge's verdict is {:?}; the policy demands PASS", report.verdict));
+                    self.refuse(
+                        "judge",
+                        format!("the judge's verdict is {:?}; the policy demands PASS", report.verdict),
+                    );
                 }
             }
         }

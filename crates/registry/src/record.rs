@@ -84,6 +84,9 @@ pub struct RecordBody {
     pub restores: Option<u64>,
     /// The policy in force.
     pub policy: PolicyRef,
+    /// The serial of the policy under which the version passed the gates; after a rollback an earlier one than that
+    /// in force.
+    pub promoted_under: u64,
     /// What it was decided on.
     pub evidence: Evidence,
     /// For people: who.
@@ -119,13 +122,7 @@ impl Record {
 
     /// Reads the record that must be number `number` of `channel`. Whether its signature counts is asked of the
     /// channel's newest policy: [`Record::trust`].
-    pub(crate) fn read(
-        object: &str,
-        bytes: Bytes,
-        registry: &str,
-        channel: &ChannelName,
-        number: u64,
-    ) -> Result<Self> {
+    pub(crate) fn read(object: &str, bytes: Bytes, registry: &str, channel: &ChannelName, number: u64) -> Result<Self> {
         let signed = Signed::parse(object, bytes)?;
         crate::schema::check(object, &signed.schema(None)?, SCHEMA)?;
         let opened = signed.open_unverified::<RecordBody>(PREDICATE)?;
@@ -145,9 +142,14 @@ impl Record {
         let rollback = body.action == Action::Rollback;
         let fits = (number == 1) == body.previous.is_none()
             && rollback == body.restores.is_some()
-            && body.restores.is_none_or(|to| to > 0 && to < number);
+            && body.restores.is_none_or(|to| to > 0 && to < number)
+            && body.promoted_under <= body.policy.serial
+            && (rollback || body.promoted_under == body.policy.serial);
         if !fits || opened.subject != Subject::new(format!("channel {channel}"), &body.version) {
-            return Err(Error::malformed(object, "has fields (`previous`, `restores`, subject) that contradict others"));
+            return Err(Error::malformed(
+                object,
+                "has fields (`previous`, `restores`, `promoted_under`, subject) that contradict others",
+            ));
         }
         Ok(Self { signed, body })
     }

@@ -163,9 +163,8 @@ mod tests {
 
     #[test]
     fn a_drop_is_told_case_by_case() {
-        let evidence = |failures: &str, failed| {
-            receipt(10, 10 - failed, failed, failures).unwrap().evidence(Digest::of(b"r"))
-        };
+        let evidence =
+            |failures: &str, failed| receipt(10, 10 - failed, failed, failures).unwrap().evidence(Digest::of(b"r"));
         let current = evidence(r#"{"id":"b"},{"id":"a"}"#, 2);
         assert_eq!(current.failures, ["a", "b"]);
         assert!(evidence("", 0).drop_against(&current).is_empty());
