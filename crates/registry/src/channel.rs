@@ -134,6 +134,12 @@ impl Registry {
     /// # Errors
     /// [`Error::NoChannel`]; [`Error::Log`] and what a policy or record that is not believed is refused with.
     pub async fn channel(&self, channel: &ChannelName) -> Result<Channel> {
+        self.channel_state(channel, true).await
+    }
+
+    /// The channel's state. A writer that will create the next record may leave out to `look_ahead` in the log: if
+    /// something is there, the creation says so.
+    pub(crate) async fn channel_state(&self, channel: &ChannelName, look_ahead: bool) -> Result<Channel> {
         let mut warnings = Vec::new();
         let mut current_is_right = false;
         let hint = match self.store().get(&layout::current(channel), MAX_CURRENT).await {
@@ -163,7 +169,7 @@ impl Registry {
         let (hinted_serial, hinted_number) =
             (policy.as_ref().map(Policy::serial), head.as_ref().map(|r| r.body().number));
         let policy = self.newest_policy(channel, policy).await?;
-        let head = self.newest_record(channel, head).await?;
+        let head = if head.is_some() && !look_ahead { head } else { self.newest_record(channel, head).await? };
         current_is_right &= hinted_serial == Some(policy.serial());
         current_is_right &= hinted_number == head.as_ref().map(|r| r.body().number);
         self.remembered(channel, &policy, head.as_ref()).await?;

@@ -61,6 +61,11 @@ impl Registry {
         let outcome = async {
             let (mut collected, paths) = self.collect_garbage(lease.since).await?;
             collected.dry_run = false;
+            for (path, time, _) in self.store().leftovers()? {
+                if lease.since.saturating_sub(time) > GRACE {
+                    std::fs::remove_file(&path).map_err(Error::file(&path))?;
+                }
+            }
             for path in paths {
                 self.options().cancel.check()?;
                 // Near the grace our lease would count as one left by the dead, and others would no longer wait.
@@ -152,6 +157,12 @@ impl Registry {
                     collected.bytes += meta.size;
                     paths.push(meta.location);
                 }
+            }
+        }
+        for (path, time, size) in self.store().leftovers()? {
+            if now.saturating_sub(time) > GRACE {
+                collected.staging.push(path.display().to_string());
+                collected.bytes += size;
             }
         }
         Ok((collected, paths))

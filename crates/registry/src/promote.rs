@@ -205,7 +205,7 @@ impl Registry {
         key: &SecretKey,
         decision: &Decision,
     ) -> Result<Promoted> {
-        let state = self.channel(channel).await?;
+        let state = self.channel_state(channel, false).await?;
         self.may_promote(&state, key)?;
         let manifest = self.manifest(version).await?;
         let baseline = self.newest_trusted(&state).await?;
@@ -225,7 +225,19 @@ impl Registry {
         {
             return self.already(&state, head, decision).await;
         }
-        self.append(&state, key, decision, Action::Promote, version, None, serial, evidence).await
+        match self.append(&state, key, decision, Action::Promote, version, None, serial, evidence).await {
+            Err(conflict @ Error::Conflict { .. }) => {
+                // It may have been this very promotion, by a run of ours that died before it could tell.
+                let state = self.channel(channel).await?;
+                match state.trusted_head() {
+                    Ok(head) if head.body().version == version && head.body().promoted_under == serial => {
+                        self.already(&state, head, decision).await
+                    }
+                    _ => Err(conflict),
+                }
+            }
+            other => other,
+        }
     }
 
     /// Points a channel at what an earlier record pointed at: record `to`, or the newest one with another version.
@@ -344,6 +356,7 @@ impl Registry {
             let path = layout::record(channel, number);
             if let Created::Theirs(bytes) = self.store().create(&path, record.bytes(), MAX_RECORD).await? {
                 let theirs = Record::read(path.as_ref(), bytes, self.id(), channel, number)?;
+                self.mend_current(channel).await;
                 let body = theirs.body();
                 return Err(Error::Conflict {
                     object: path.to_string(),
@@ -367,6 +380,21 @@ impl Registry {
             warnings,
             dry_run: decision.dry_run,
         })
+    }
+
+    /// The one that was first may have died before it wrote `current.json`; then the next try would not see its record,
+    /// either.
+    async fn mend_current(&self, channel: &ChannelName) {
+        let mended = async {
+            let state = self.channel(channel).await?;
+            match &state.head {
+                Some(head) if !state.current_is_right => self.write_current(channel, &state.policy, head).await,
+                _ => Ok(()),
+            }
+        };
+        if let Err(e) = mended.await {
+            tracing::warn!("current.json was not mended: {e}");
+        }
     }
 
     /// A garbage collection that began before our record was written may not have seen it. It is waited for, and then

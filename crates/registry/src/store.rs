@@ -135,6 +135,8 @@ pub struct Store {
     pub(crate) retry: Retry,
     /// Size in bytes above which a blob is sent in parts of this size.
     pub(crate) part: usize,
+    /// The folder underneath, if it is one.
+    folder: Option<PathBuf>,
 }
 
 impl fmt::Debug for Store {
@@ -175,7 +177,7 @@ impl Store {
     /// A store over any object store, as one for tests is.
     pub fn over(inner: Arc<dyn ObjectStore>, location: impl Into<String>) -> Self {
         let location = location.into();
-        Self { inner, location, upload: Upload::Addressed, retry: Retry::default(), part: PART }
+        Self { inner, location, upload: Upload::Addressed, retry: Retry::default(), part: PART, folder: None }
     }
 
     /// Sets how failed requests are made again.
@@ -207,7 +209,8 @@ impl Store {
         let inner = object_store::local::LocalFileSystem::new_with_prefix(path)
             .map_err(|source| Error::Store { location: location.clone(), doing: "open", object: "/".into(), source })?
             .with_fsync(true);
-        Ok(Self::over(Arc::new(inner), location).with_staged_uploads())
+        let store = Self::over(Arc::new(inner), location).with_staged_uploads();
+        Ok(Self { folder: Some(path.to_owned()), ..store })
     }
 
     fn s3(location: &Location, bucket: &str, prefix: &str) -> Result<Self> {
@@ -445,6 +448,38 @@ impl Store {
             }
             tried += 1;
         }
+    }
+
+    /// Of a folder: what writers that were killed left beside their targets, `NAME#NUMBER`, with the time in seconds
+    /// since 1970-01-01 UTC and the size in bytes. The store's own lists leave them out.
+    pub(crate) fn leftovers(&self) -> Result<Vec<(PathBuf, u64, u64)>> {
+        let mut found = Vec::new();
+        let mut folders: Vec<PathBuf> = self.folder.iter().cloned().collect();
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(&folder).map_err(Error::file(&folder))? {
+                let entry = entry.map_err(Error::file(&folder))?;
+                let path = entry.path();
+                // Not through links: they could lead anywhere.
+                let metadata = match std::fs::symlink_metadata(&path) {
+                    Ok(metadata) => metadata,
+                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                    Err(e) => return Err(Error::File { path, source: e }),
+                };
+                let name = entry.file_name();
+                let numbered = name
+                    .to_str()
+                    .and_then(|n| n.rsplit_once('#'))
+                    .is_some_and(|(_, number)| !number.is_empty() && number.bytes().all(|c| c.is_ascii_digit()));
+                if metadata.is_dir() {
+                    folders.push(path);
+                } else if metadata.is_file() && numbered {
+                    let modified = metadata.modified().ok().and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok());
+                    // Of an unknown time it is taken for new, and stays.
+                    found.push((path, modified.map_or(u64::MAX, |d| d.as_secs()), metadata.len()));
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// Whether the store refuses a second write to a name.
