@@ -243,6 +243,8 @@ impl Store {
             .with_bucket_name(bucket)
             .with_client_options(client)
             .with_conditional_put(S3ConditionalPut::ETagMatch)
+            // Objects are removed one at a time here, and the request that removes many is not everywhere.
+            .with_config(AmazonS3ConfigKey::DisableBulkDelete, "true")
             .with_retry(object_store::RetryConfig {
                 max_retries: 4,
                 retry_timeout: Duration::from_secs(60),

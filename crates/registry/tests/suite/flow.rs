@@ -176,6 +176,19 @@ fn stores_that_cannot_tell_two_writers_apart_are_refused() {
     });
 }
 
+/// With `REGISTRY_TEST_S3_REFUSED=s3://BUCKET`: a real server of that kind.
+#[test]
+fn a_server_that_cannot_tell_two_writers_apart_is_refused() {
+    let Ok(bucket) = std::env::var("REGISTRY_TEST_S3_REFUSED") else { return };
+    run(async {
+        let store = Store::open(&registry::Location::parse(&bucket).unwrap(), true).unwrap();
+        let operator = registry::SecretKey::generate(Algorithm::Ed25519).0;
+        let err = Registry::init(&store, &[operator.public().clone()], false).await.unwrap_err();
+        println!("{err}");
+        assert!(matches!(err, Error::Unconditional { .. }), "{err}");
+    });
+}
+
 #[test]
 fn a_registry_is_made_once() {
     run(async {
