@@ -5,6 +5,7 @@
 //! names in the log tell the head.
 
 use bytes::Bytes;
+use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
@@ -18,8 +19,7 @@ use crate::registry::Registry;
 const SCHEMA: &str = "bitnet-harness.registry-current/1";
 /// A copy of a record and of a policy, and JSON's escapes in both.
 const MAX_CURRENT: u64 = 2 * (MAX_RECORD + MAX_POLICY);
-/// The most policies or records that are read one after another from an old `current.json`; beyond it the names in the
-/// store are asked.
+/// The most policies or records that are read one after another from an old `current.json` on; beyond it, only the last.
 const MAX_STEPS: u64 = 16;
 
 #[derive(Serialize, Deserialize)]
@@ -59,6 +59,29 @@ impl Channel {
     }
 }
 
+/// Sizes in bytes of numbered objects, in order.
+#[derive(Default)]
+struct Numbered {
+    records: Vec<u64>,
+    policies: Vec<u64>,
+}
+
+impl Numbered {
+    /// Whether objects of their sizes lie in the places of these two; the records begin with `first`.
+    fn have(&self, policy: &Policy, record: &Record, first: u64) -> bool {
+        let at = |sizes: &[u64], index: u64| usize::try_from(index).ok().and_then(|i| sizes.get(i).copied());
+        at(&self.policies, policy.serial() - 1) == Some(policy.bytes().len() as u64)
+            && at(&self.records, record.body().number - first) == Some(record.bytes().len() as u64)
+    }
+}
+
+fn hole(channel: &ChannelName, folder: &Path, expected: u64, found: u64) -> Error {
+    Error::Log {
+        channel: channel.to_string(),
+        problem: format!("{folder} has no number {expected}, but {found}; restore it from a mirror"),
+    }
+}
+
 impl Registry {
     fn read_policy(&self, channel: &ChannelName, serial: u64, bytes: Bytes) -> Result<Policy> {
         let object = layout::policy(channel, serial);
@@ -89,17 +112,20 @@ impl Registry {
         })
     }
 
+    async fn policy_there(&self, channel: &ChannelName, serial: u64) -> Result<Policy> {
+        self.policy_at(channel, serial).await?.ok_or_else(|| Error::Missing {
+            object: layout::policy(channel, serial).to_string(),
+            advice: "policies have no holes: restore it from a mirror",
+        })
+    }
+
     /// The numbers that lie under a folder of the store, which must be 1, 2, … without a hole.
-    pub(crate) async fn numbers(&self, folder: &object_store::path::Path, channel: &ChannelName) -> Result<u64> {
+    pub(crate) async fn numbers(&self, folder: &Path, channel: &ChannelName) -> Result<u64> {
         let mut last = 0;
         for meta in self.store().list(folder, None).await? {
-            // Names that are none of ours are none of our business: a backup's leavings, say.
             let Some(number) = layout::number(&meta.location) else { continue };
             if number != last + 1 {
-                return Err(Error::Log {
-                    channel: channel.to_string(),
-                    problem: format!("{folder} has no number {}, but {number}; restore it from a mirror", last + 1),
-                });
+                return Err(hole(channel, folder, last + 1, number));
             }
             last = number;
         }
@@ -129,26 +155,46 @@ impl Registry {
         self.store().put(&layout::current(channel), &bytes).await
     }
 
-    /// The channel's state.
+    /// What lies in the channel's folder: the sizes of its policies and of its records from `first` on, by number.
+    async fn numbered(&self, channel: &ChannelName, first: u64) -> Result<Numbered> {
+        let folder = layout::channel(channel);
+        // Names sort as `current.json`, `log/…`, `policy/…`: what comes after a record's name are newer records and all
+        // policies, in one request.
+        let after = (first > 1).then(|| layout::record(channel, first - 1));
+        let mut numbered = Numbered::default();
+        let (log, policies) = (layout::log(channel), layout::policies(channel));
+        for meta in self.store().list(&folder, after.as_ref()).await? {
+            // Names that are none of ours are none of our business: a backup's leavings, say.
+            let Some(number) = layout::number(&meta.location) else { continue };
+            let (last, start, sizes) = if meta.location.prefix_matches(&log) {
+                (&log, first, &mut numbered.records)
+            } else if meta.location.prefix_matches(&policies) {
+                (&policies, 1, &mut numbered.policies)
+            } else {
+                continue;
+            };
+            let next = start + sizes.len() as u64;
+            if number < start {
+                continue;
+            }
+            if number != next {
+                return Err(hole(channel, last, next, number));
+            }
+            sizes.push(meta.size);
+        }
+        Ok(numbered)
+    }
+
+    /// The channel's state. Two requests, and one for each record or policy that `current.json` lags behind.
     ///
     /// # Errors
     /// [`Error::NoChannel`]; [`Error::Log`] and what a policy or record that is not believed is refused with.
     pub async fn channel(&self, channel: &ChannelName) -> Result<Channel> {
-        self.channel_state(channel, true).await
-    }
-
-    /// The channel's state. A writer that will create the next record may leave out to `look_ahead` in the log: if
-    /// something is there, the creation says so.
-    pub(crate) async fn channel_state(&self, channel: &ChannelName, look_ahead: bool) -> Result<Channel> {
         let mut warnings = Vec::new();
-        let mut current_is_right = false;
-        let hint = match self.store().get(&layout::current(channel), MAX_CURRENT).await {
+        let mut hint = match self.store().get(&layout::current(channel), MAX_CURRENT).await {
             Ok(None) => None,
             Ok(Some(bytes)) => match self.parse_current(channel, &bytes) {
-                Ok(hint) => {
-                    current_is_right = true;
-                    Some(hint)
-                }
+                Ok(hint) => Some(hint),
                 // Newer programs may have written newer forms of everything.
                 Err(e @ Error::TooNew { .. }) => return Err(e),
                 Err(e) => {
@@ -162,30 +208,41 @@ impl Registry {
             }
             Err(e) => return Err(e),
         };
-        let (policy, head) = match hint {
-            None => (None, None),
-            Some((policy, record)) => (Some(policy), Some(record)),
-        };
-        let (hinted_serial, hinted_number) =
-            (policy.as_ref().map(Policy::serial), head.as_ref().map(|r| r.body().number));
-        let policy = self.newest_policy(channel, policy).await?;
-        let head = if head.is_some() && !look_ahead { head } else { self.newest_record(channel, head).await? };
-        current_is_right &= hinted_serial == Some(policy.serial());
-        current_is_right &= hinted_number == head.as_ref().map(|r| r.body().number);
+        let first = hint.as_ref().map_or(1, |(_, record)| record.body().number);
+        let mut numbered = self.numbered(channel, first).await?;
+        if let Some((policy, record)) = &hint
+            && !numbered.have(policy, record, first)
+        {
+            // A log that was restored from a copy, beside a newer `current.json`: the log is what counts.
+            warnings.push("current.json is not used: it is of another log than the one beside it".into());
+            hint = None;
+            if first > 1 {
+                numbered = self.numbered(channel, 1).await?;
+            }
+        }
+        let first = hint.as_ref().map_or(1, |(_, record)| record.body().number);
+        let last = first + numbered.records.len() as u64 - 1;
+        let last_serial = numbered.policies.len() as u64;
+        if last_serial == 0 {
+            return Err(Error::NoChannel { channel: channel.to_string(), location: self.store().location.clone() });
+        }
+        let current_is_right = hint
+            .as_ref()
+            .is_some_and(|(policy, record)| (policy.serial(), record.body().number) == (last_serial, last));
+        let (policy, head) = hint.map_or((None, None), |(policy, record)| (Some(policy), Some(record)));
+        let policy = self.policy_from(channel, policy, last_serial).await?;
+        let head = self.record_from(channel, head, last).await?;
         self.remembered(channel, &policy, head.as_ref()).await?;
         Ok(Channel { name: channel.clone(), policy, head, warnings, current_is_right })
     }
 
-    async fn newest_policy(&self, channel: &ChannelName, hint: Option<Policy>) -> Result<Policy> {
-        let mut policy = match hint {
-            Some(policy) => policy,
-            None => self.last_policy(channel).await?,
+    /// The policy with the serial `last`, by way of those after `known` if they are few.
+    async fn policy_from(&self, channel: &ChannelName, known: Option<Policy>, last: u64) -> Result<Policy> {
+        let Some(mut policy) = known.filter(|p| last - p.serial() <= MAX_STEPS) else {
+            return self.policy_there(channel, last).await;
         };
-        for step in 0.. {
-            if step == MAX_STEPS {
-                return self.last_policy(channel).await;
-            }
-            let Some(next) = self.policy_at(channel, policy.serial() + 1).await? else { break };
+        while policy.serial() < last {
+            let next = self.policy_there(channel, policy.serial() + 1).await?;
             if next.previous() != Some(policy.digest()) {
                 return Err(Error::Log {
                     channel: channel.to_string(),
@@ -197,39 +254,20 @@ impl Registry {
         Ok(policy)
     }
 
-    async fn last_policy(&self, channel: &ChannelName) -> Result<Policy> {
-        let last = self.numbers(&layout::policies(channel), channel).await?;
+    /// The record with the number `last`, by way of those after `known` if they are few; `None` if `last` is 0.
+    async fn record_from(&self, channel: &ChannelName, known: Option<Record>, last: u64) -> Result<Option<Record>> {
         if last == 0 {
-            return Err(Error::NoChannel { channel: channel.to_string(), location: self.store().location.clone() });
+            return Ok(None);
         }
-        self.policy_at(channel, last).await?.ok_or_else(|| Error::Missing {
-            object: layout::policy(channel, last).to_string(),
-            advice: "it was listed a moment ago; try again",
-        })
-    }
-
-    async fn newest_record(&self, channel: &ChannelName, hint: Option<Record>) -> Result<Option<Record>> {
-        let mut head = match hint {
-            Some(record) => Some(record),
-            None => self.last_record(channel).await?,
+        let Some(mut record) = known.filter(|r| last - r.body().number <= MAX_STEPS) else {
+            return self.record_there(channel, last).await.map(Some);
         };
-        for step in 0.. {
-            if step == MAX_STEPS {
-                return self.last_record(channel).await;
-            }
-            let number = head.as_ref().map_or(0, |r| r.body().number) + 1;
-            let Some(next) = self.record_at(channel, number).await? else { break };
-            check_link(channel, head.as_ref(), &next)?;
-            head = Some(next);
+        while record.body().number < last {
+            let next = self.record_there(channel, record.body().number + 1).await?;
+            check_link(channel, Some(&record), &next)?;
+            record = next;
         }
-        Ok(head)
-    }
-
-    async fn last_record(&self, channel: &ChannelName) -> Result<Option<Record>> {
-        match self.numbers(&layout::log(channel), channel).await? {
-            0 => Ok(None),
-            last => Ok(Some(self.record_there(channel, last).await?)),
-        }
+        Ok(Some(record))
     }
 
     /// Every record, each checked against the one before; the last first no longer than `limit`.

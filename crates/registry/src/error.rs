@@ -71,7 +71,7 @@ pub enum Error {
         /// The object's path in the store.
         object: String,
         /// What the store said.
-        source: object_store::Error,
+        source: Box<object_store::Error>,
     },
     /// A file of the caller's could not be read or written.
     #[error("{}: {source}", path.display())]

@@ -36,6 +36,10 @@ pub(crate) fn manifest(digest: &Digest) -> Path {
     Path::from(format!("{MANIFESTS}/{}.json", digest.hex()))
 }
 
+pub(crate) fn channel(channel: &ChannelName) -> Path {
+    Path::from(format!("{CHANNELS}/{channel}"))
+}
+
 pub(crate) fn current(channel: &ChannelName) -> Path {
     Path::from(format!("{CHANNELS}/{channel}/current.json"))
 }

@@ -76,9 +76,13 @@ impl Registry {
         Ok(Some(format!("a garbage collection began {age} s ago ({}); run this again when it is done", layout::GC)))
     }
 
-    /// Whether a garbage collection may have looked at the log before a record was written to it just now.
-    pub(crate) async fn gc_may_have_missed(&self) -> Result<bool> {
-        Ok(self.store().head(&layout::gc()).await?.is_some())
+    /// Whether a garbage collection is under way that may have looked at the log before an object was written to it
+    /// just now; with that object's path, a lease left by the dead is told from one that is held.
+    pub(crate) async fn gc_since(&self, written: Option<&Path>) -> Result<bool> {
+        let Some(lease) = self.store().head(&layout::gc()).await? else { return Ok(false) };
+        let Some(written) = written else { return Ok(true) };
+        let now = self.store().head(written).await?.map_or(u64::MAX, |meta| seconds(&meta));
+        Ok(now.saturating_sub(seconds(&lease)) <= GRACE)
     }
 
     /// Announces a garbage collection, unless another or a push is under way.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use object_store::path::Path;
 use serde::Serialize;
 
 use crate::channel::Channel;
@@ -205,7 +206,7 @@ impl Registry {
         key: &SecretKey,
         decision: &Decision,
     ) -> Result<Promoted> {
-        let state = self.channel_state(channel, false).await?;
+        let state = self.channel(channel).await?;
         self.may_promote(&state, key)?;
         let manifest = self.manifest(version).await?;
         let baseline = self.newest_trusted(&state).await?;
@@ -356,7 +357,6 @@ impl Registry {
             let path = layout::record(channel, number);
             if let Created::Theirs(bytes) = self.store().create(&path, record.bytes(), MAX_RECORD).await? {
                 let theirs = Record::read(path.as_ref(), bytes, self.id(), channel, number)?;
-                self.mend_current(channel).await;
                 let body = theirs.body();
                 return Err(Error::Conflict {
                     object: path.to_string(),
@@ -368,7 +368,7 @@ impl Registry {
             if let Err(e) = self.write_current(channel, &state.policy, &record).await {
                 warnings.push(format!("current.json was not written ({e}); readers find the record all the same"));
             }
-            self.outwait_gc(version, &mut warnings).await?;
+            self.outwait_gc(&path, version, &mut warnings).await?;
         }
         Ok(Promoted {
             channel: channel.clone(),
@@ -382,25 +382,10 @@ impl Registry {
         })
     }
 
-    /// The one that was first may have died before it wrote `current.json`; then the next try would not see its record,
-    /// either.
-    async fn mend_current(&self, channel: &ChannelName) {
-        let mended = async {
-            let state = self.channel(channel).await?;
-            match &state.head {
-                Some(head) if !state.current_is_right => self.write_current(channel, &state.policy, head).await,
-                _ => Ok(()),
-            }
-        };
-        if let Err(e) = mended.await {
-            tracing::warn!("current.json was not mended: {e}");
-        }
-    }
-
     /// A garbage collection that began before our record was written may not have seen it. It is waited for, and then
     /// the version must still be there.
-    async fn outwait_gc(&self, version: Digest, warnings: &mut Vec<String>) -> Result<()> {
-        match self.gc_may_have_missed().await {
+    async fn outwait_gc(&self, record: &Path, version: Digest, warnings: &mut Vec<String>) -> Result<()> {
+        match self.gc_since(None).await {
             Ok(false) => return Ok(()),
             Ok(true) => {}
             Err(e) => {
@@ -409,7 +394,7 @@ impl Registry {
             }
         }
         for _ in 0..60 {
-            if !self.gc_may_have_missed().await? {
+            if !self.gc_since(Some(record)).await? {
                 break;
             }
             self.options().cancel.check()?;

@@ -68,7 +68,7 @@ impl Target {
 }
 
 impl Registry {
-    /// What a channel serves: record, policy, manifest, signature and lock checked. Five requests at most, plus one for
+    /// What a channel serves: record, policy, manifest, signature and lock checked. Three requests, and one for
     /// each record or policy that `current.json` lags behind. The files themselves are verified when they are fetched.
     ///
     /// # Errors

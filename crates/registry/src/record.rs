@@ -170,6 +170,18 @@ impl Record {
                 ),
             ));
         }
+        let known = match policy.serial() - self.body.policy.serial {
+            0 => Some(policy.digest()),
+            1 => policy.previous(),
+            _ => None,
+        };
+        if known.is_some_and(|known| known != self.body.policy.sha256) {
+            let serial = self.body.policy.serial;
+            return Err(Error::untrusted(
+                object,
+                format!("it was made under another policy {serial} than the store's"),
+            ));
+        }
         let key = policy
             .key_for(&self.signed.key, KeyRole::Promote, Some(self.body.policy.serial))
             .map_err(|problem| Error::untrusted(object, problem))?;

@@ -207,7 +207,12 @@ impl Store {
         let location = path.display().to_string();
         // A record that a crash of the machine loses was never promised to anybody: written through.
         let inner = object_store::local::LocalFileSystem::new_with_prefix(path)
-            .map_err(|source| Error::Store { location: location.clone(), doing: "open", object: "/".into(), source })?
+            .map_err(|source| Error::Store {
+                location: location.clone(),
+                doing: "open",
+                object: "/".into(),
+                source: Box::new(source),
+            })?
             .with_fsync(true);
         let store = Self::over(Arc::new(inner), location).with_staged_uploads();
         Ok(Self { folder: Some(path.to_owned()), ..store })
@@ -221,7 +226,7 @@ impl Store {
             location: location.to_string(),
             doing: "set up the client for",
             object: "s3".into(),
-            source,
+            source: Box::new(source),
         };
         let mut client = object_store::ClientOptions::new()
             .with_user_agent(reqwest::header::HeaderValue::from_static("bitnet-harness-registry"))
@@ -260,7 +265,7 @@ impl Store {
     }
 
     fn error(&self, doing: &'static str, path: &Path, source: object_store::Error) -> Error {
-        Error::Store { location: self.location.clone(), doing, object: path.to_string(), source }
+        Error::Store { location: self.location.clone(), doing, object: path.to_string(), source: Box::new(source) }
     }
 
     pub(crate) fn object_store(&self) -> &Arc<dyn ObjectStore> {

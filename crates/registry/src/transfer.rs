@@ -165,7 +165,12 @@ fn pieces_of_blob(store: Store, digest: Digest, size: u64, piece: usize, cancel:
                         source: format!("the answer ended after {} of {size} bytes", hasher.bytes()).into(),
                     });
                     let object = path.to_string();
-                    return Err(Error::Store { location: store.location.clone(), doing: "read", object, source });
+                    return Err(Error::Store {
+                        location: store.location.clone(),
+                        doing: "read",
+                        object,
+                        source: Box::new(source),
+                    });
                 }
                 tokio::time::sleep(store.retry.first_wait).await;
             }
@@ -301,7 +306,7 @@ impl Registry {
             location: store.location.clone(),
             doing: "write",
             object: target.to_string(),
-            source,
+            source: Box::new(source),
         };
         let upload = store.object_store().put_multipart(&target).await.map_err(failed)?;
         let mut writer = WriteMultipart::new_with_chunk_size(upload, store.part);

@@ -233,6 +233,24 @@ fn a_lost_or_damaged_current_json_harms_nobody() {
 }
 
 #[test]
+fn a_log_restored_beside_a_newer_current_json_is_the_one_that_counts() {
+    run(async {
+        let inner = memory();
+        let world = World::make(over(inner.clone())).await;
+        let first = world.ship(&with_payload(b"1")).await;
+        let second = world.ship(&with_payload(b"2")).await;
+        let log = Path::from("channels/stable/log/0000000002.json");
+        object_store::ObjectStoreExt::delete(&*inner, &log).await.unwrap();
+        let served = world.open().await.served(&world.channel).await.unwrap();
+        assert_eq!((served.number, served.manifest.digest()), (1, first));
+        assert!(served.channel.warnings[0].contains("another log"), "{:?}", served.channel.warnings);
+        // The next promotion takes the place that is free, and makes no hole.
+        assert_eq!(world.promote(second).await, 2);
+        assert_eq!(world.open().await.verify().await.unwrap().findings, []);
+    });
+}
+
+#[test]
 fn a_hole_in_the_log_is_an_error_and_never_skipped() {
     run(async {
         let inner = memory();

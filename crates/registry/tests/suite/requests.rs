@@ -28,16 +28,16 @@ fn show_and_promote_take_ten_requests_at_most() {
         };
         let channel = Target::Channel(world.channel.clone());
         fresh().await.show(&channel).await.unwrap();
-        counted("show CHANNEL", 5);
+        counted("show CHANNEL", 4);
         fresh().await.show(&Target::Version(version)).await.unwrap();
         counted("show VERSION", 2);
         fresh().await.served(&world.channel).await.unwrap();
-        counted("what a server asks to follow a channel", 5);
+        counted("what a server asks to follow a channel", 4);
         fresh().await.promote(&world.channel, next, &world.keys.alice, &decision()).await.unwrap();
         counted("promote", 10);
         fresh().await.rollback(&world.channel, None, &world.keys.alice, &decision()).await.unwrap();
-        counted("rollback", 10);
+        counted("rollback", 9);
         fresh().await.pull(&channel, &world.fresh_folder(), true, false, false).await.unwrap();
-        counted("pull CHANNEL, artefact only", 6);
+        counted("pull CHANNEL, artefact only", 5);
     });
 }

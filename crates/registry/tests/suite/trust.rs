@@ -63,7 +63,7 @@ fn a_record_by_a_key_that_may_not_promote_is_not_served() {
     run(async {
         let inner = memory();
         let world = World::make(over(inner.clone())).await;
-        let old = world.ship(&with_payload(b"1")).await;
+        world.ship(&with_payload(b"1")).await;
         world.ship(&with_payload(b"2")).await;
         // Mallory can write to the store, knows everything, and has a key of her own: she makes a registry with the
         // same id in which she is the operator, appends a record there and copies it.
@@ -83,15 +83,17 @@ fn a_record_by_a_key_that_may_not_promote_is_not_served() {
         let mut rules = world::rules(&world.keys);
         rules.keys.push(trusted(&mallory, "mallory", KeyState::Active));
         evil.set_policy(&world.channel, rules, &mallory, &decision()).await.unwrap();
-        evil.rollback(&world.channel, Some(1), &mallory, &decision()).await.unwrap();
-        assert_eq!(evil.served(&world.channel).await.unwrap().manifest.digest(), old);
+        let request = world.request(&with_payload(b"hers"));
+        let hers = evil.push(&request, &mallory).await.unwrap().version;
+        evil.promote(&world.channel, hers, &mallory, &decision()).await.unwrap();
+        assert_eq!(evil.served(&world.channel).await.unwrap().manifest.digest(), hers);
         // Her record alone; her record and her policy; everything of hers.
         write(&*inner, &record(3), raw(&*copy, &record(3)).await).await;
         let err = world.open().await.served(&world.channel).await.unwrap_err();
-        assert!(err.to_string().contains("is not in the policy 1"), "{err}");
+        assert!(err.to_string().contains("under another policy 1 than the store's"), "{err}");
         write(&*inner, CURRENT, raw(&*copy, CURRENT).await).await;
         let err = world.open().await.served(&world.channel).await.unwrap_err();
-        assert!(err.to_string().contains("is not in the policy 1"), "{err}");
+        assert!(err.to_string().contains("under another policy 1 than the store's"), "{err}");
         let policy = "channels/stable/policy/0000000001.json";
         write(&*inner, policy, raw(&*copy, policy).await).await;
         let err = world.open().await.served(&world.channel).await.unwrap_err();
