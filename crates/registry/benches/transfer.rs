@@ -25,7 +25,7 @@ fn make(path: &Path, bytes: u64, seed: u64) {
     let mut file = File::create(path).unwrap();
     file.write_all(&(header.len() as u64).to_le_bytes()).unwrap();
     file.write_all(header.as_bytes()).unwrap();
-    let mut state = seed | 1;
+    let mut state = seed * 2 + 1;
     let mut block = vec![0_u8; 1 << 20];
     for _ in 0..bytes / block.len() as u64 {
         for word in block.chunks_exact_mut(8) {
