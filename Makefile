@@ -7,7 +7,7 @@ export PROPTEST_RNG_SEED ?= 20261129
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
 
-setup: ## Install clang, libclang, cmake and ninja where they are missing
+setup: ## Install clang, cmake and ninja where they are missing
 	@scripts/setup.sh
 
 gates: setup ## Build and run the gate suite on the embedded model (exit code: docs/formats/exit-codes.md)
@@ -16,8 +16,17 @@ gates: setup ## Build and run the gate suite on the embedded model (exit code: d
 test: setup ## Format, lints, every test, and the gates with their planted faults
 	$(CARGO) fmt --all -- --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	@for own in fuzz parity; do $(CARGO) metadata --locked --format-version 1 --manifest-path $$own/Cargo.toml > /dev/null || exit 1; done
+	@for own in fuzz parity scripts/bindings; do $(CARGO) metadata --locked --format-version 1 --manifest-path $$own/Cargo.toml > /dev/null || exit 1; done
 	$(CARGO) test --workspace --locked
+
+check: setup ## Fast lane: format, lints, walls between the crates, the unit tests of the crates without the engine
+	$(CARGO) fmt --all -- --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) test --locked -p harness --test walls
+	$(CARGO) test --locked -p files -p kv -p gguf -p grammar -p cartridge -p agent -p reference
+
+nightly: test bindings docs consumers msrv sanitize valgrind ## Everything in `test`, and what takes longer
+	$(MAKE) fuzz FUZZ_SECONDS=60
 
 bench: setup ## Speed of the embedded model; `harness bench --help` for other models, cartridges and grammars
 	$(CARGO) run --release --locked -p harness -- bench $(BENCH)
@@ -40,4 +49,18 @@ sanitize: setup ## The wrapper's, the engine's and the hostile tests over an eng
 valgrind: setup ## The wrapper's tests under valgrind
 	scripts/memory_checks.sh valgrind
 
-.PHONY: help setup gates test bench reference tokenizer-parity hostile fuzz sanitize valgrind
+bindings: ## Compare the committed bindings with what the pinned headers give (scripts/bindings.sh makes them anew)
+	@scripts/setup.sh --bindings
+	scripts/bindings.sh --check
+
+docs: ## API documentation of the two engine crates; needs no clang and no cmake (target/docs/doc)
+	DOCS_RS=1 RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" \
+		$(CARGO) doc --locked --no-deps -p bitnet-sys -p bitnet-rs --target-dir target/docs
+
+consumers: setup ## Use bitnet-rs as a git, a path and a vendored dependency: builds the engine three times
+	scripts/consumers.sh
+
+msrv: setup ## Check the Rust version that Cargo.toml claims, as well as can be had here
+	scripts/msrv.sh
+
+.PHONY: help setup gates test check nightly bench reference tokenizer-parity hostile fuzz sanitize valgrind bindings docs consumers msrv

@@ -1,9 +1,11 @@
-//! Native build of `bitnet-sys` (its manifest names this file): finds the pinned engine source, checks and
-//! patches a copy in `OUT_DIR`, builds the `llama` target with clang through CMake, builds the C++ shim and
-//! generates the bindings. Nothing outside `OUT_DIR` is written.
+//! Native build of `bitnet-sys` (which links to this file): finds the pinned engine source, checks and
+//! patches a copy in `OUT_DIR`, builds the `llama` target with clang through CMake and builds the C++ shim. The
+//! bindings are committed (`scripts/bindings.sh`). Nothing outside `OUT_DIR` is written.
 
 #[path = "build/config.rs"]
 mod config;
+#[path = "build/patch.rs"]
+mod patch;
 #[path = "build/source.rs"]
 mod source;
 #[path = "build/toolchain.rs"]
@@ -50,16 +52,19 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), String> {
-    let manifest_dir = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("CARGO_MANIFEST_DIR is not set")?);
-    let workspace = manifest_dir.parent().ok_or("bitnet-sys has no parent folder")?.to_path_buf();
+    // Beside the manifest are links to build/ and vendor/; in a vendored copy they are folders.
+    let package = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("CARGO_MANIFEST_DIR is not set")?);
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
-    for file in ["build.rs", "build/config.rs", "build/source.rs", "build/toolchain.rs", "bitnet-sys/shim"] {
-        println!("cargo::rerun-if-changed={}", workspace.join(file).display());
+    for file in ["build.rs", "build/config.rs", "build/patch.rs", "build/source.rs", "build/toolchain.rs", "shim"] {
+        println!("cargo::rerun-if-changed={}", package.join(file).display());
     }
     let config = Config::from_env()?;
-    let pin = Pin::read(&workspace.join("vendor"))?;
+    let pin = Pin::read(&package.join("vendor"))?;
+    let version = env::var("CARGO_PKG_VERSION").unwrap_or_default();
+    if !version.split_once("+bitnet.").is_some_and(|(_, commit)| pin.commit.starts_with(commit)) {
+        return Err(format!("bitnet-sys is version {version}, but vendor/pin.toml pins commit {}", pin.commit));
+    }
     if config.docs_only {
-        fs::write(out.join("bindings.rs"), "").map_err(|e| e.to_string())?;
         return write_engine_info(&out, &pin, "none (documentation build)", "", &config, &[]);
     }
     let arch = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
@@ -84,7 +89,7 @@ fn run() -> Result<(), String> {
         }
     }
 
-    let source = pin.locate(&config, &workspace)?;
+    let source = pin.locate(&config, &package, &out)?;
     let tree = out.join("engine");
     pin.verify_and_copy(&source, &tree)?;
 
@@ -93,9 +98,8 @@ fn run() -> Result<(), String> {
         let _ = write!(flags, " -fsanitize={sanitize} -fno-omit-frame-pointer -g");
     }
     let native = build_engine(&config, &tools, &tree, &out, &flags);
-    build_shim(&config, &tools, &tree, &workspace, &flags)?;
+    build_shim(&config, &tools, &tree, &package, &flags)?;
     link(&config, &tools, &native);
-    generate_bindings(&tree, &workspace, &out)?;
     write_engine_info(&out, &pin, &tools.compiler, &format!("-O3 {flags}"), &config, &features)
 }
 
@@ -134,10 +138,10 @@ fn build_engine(config: &Config, tools: &Toolchain, tree: &Path, out: &Path, fla
     cmake.build().join("build")
 }
 
-fn shim_includes(tree: &Path, workspace: &Path) -> [PathBuf; 6] {
+fn shim_includes(tree: &Path, package: &Path) -> [PathBuf; 6] {
     let llama = tree.join("3rdparty/llama.cpp");
     [
-        workspace.join("bitnet-sys/shim"),
+        package.join("shim"),
         llama.join("include"),
         llama.join("src"),
         llama.join("ggml/include"),
@@ -146,7 +150,7 @@ fn shim_includes(tree: &Path, workspace: &Path) -> [PathBuf; 6] {
     ]
 }
 
-fn build_shim(config: &Config, tools: &Toolchain, tree: &Path, workspace: &Path, flags: &str) -> Result<(), String> {
+fn build_shim(config: &Config, tools: &Toolchain, tree: &Path, package: &Path, flags: &str) -> Result<(), String> {
     let mut build = cc::Build::new();
     build
         .cpp(true)
@@ -157,8 +161,8 @@ fn build_shim(config: &Config, tools: &Toolchain, tree: &Path, workspace: &Path,
         .flag("-fPIC")
         .flag("-Wall")
         .flag("-Wextra")
-        .includes(shim_includes(tree, workspace))
-        .file(workspace.join("bitnet-sys/shim/shim.cpp"))
+        .includes(shim_includes(tree, package))
+        .file(package.join("shim/shim.cpp"))
         // Linked below, behind the archives that it calls into.
         .cargo_metadata(false);
     // The engine's headers are not ours to warn about.
@@ -195,64 +199,6 @@ fn link(config: &Config, tools: &Toolchain, native: &Path) {
     }
 }
 
-fn generate_bindings(tree: &Path, workspace: &Path, out: &Path) -> Result<(), String> {
-    let header = workspace.join("bitnet-sys/shim/shim.h");
-    let includes = shim_includes(tree, workspace);
-    // clang-sys panics when it finds no libclang; a build script owes the user one line instead.
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
-    let generated = std::panic::catch_unwind(|| {
-        bindgen::Builder::default()
-            .header(header.to_string_lossy())
-            .clang_args(includes.iter().map(|dir| format!("-I{}", dir.display())))
-            .allowlist_function("bn_.*")
-            .allowlist_function("llama_(model|context|sampler_chain|model_quantize)_default_params")
-            .allowlist_function("llama_(free|free_model|log_set|n_.*|get_logits_ith|get_logits|time_us)")
-            .allowlist_function("llama_(set_n_threads|attach_threadpool|detach_threadpool|get_model_tensor)")
-            .allowlist_function("llama_(rope_type|vocab_type|rope_freq_scale_train|model_.*)")
-            .allowlist_function("llama_token_.*|llama_add_(bos|eos)_token")
-            .allowlist_function("llama_kv_cache_(seq_pos_max|view_.*)|llama_get_kv_cache_.*")
-            .allowlist_function("llama_sampler_(free|reset|clone|init_.*)")
-            .allowlist_function(
-                "ggml_(cpu_has_.*|type_name|type_size|blck_size|row_size|nbytes|nelements|is_quantized)",
-            )
-            .allowlist_function("ggml_(init|free|new_tensor_.d|mul_mat|new_graph|new_graph_custom|set_name|get_name)")
-            .allowlist_function("ggml_(build_forward_expand|graph_plan|graph_compute|get_data|get_data_f32|n_dims)")
-            .allowlist_function(
-                "ggml_backend_tensor_get|ggml_threadpool_(new|free|params_default)|ggml_backend_buffer_is_host",
-            )
-            .allowlist_type("llama_.*|ggml_.*|bn_.*")
-            .blocklist_type("FILE|_IO_.*")
-            .allowlist_var("GGML_MAX_DIMS|GGML_MAX_NAME|GGML_MAX_N_THREADS|LLAMA_.*|BN_.*")
-            .default_enum_style(bindgen::EnumVariation::Consts)
-            .prepend_enum_name(false)
-            .layout_tests(true)
-            .generate_comments(false)
-            .rust_target(bindgen::RustTarget::stable(85, 0).unwrap_or_default())
-            .rust_edition(bindgen::RustEdition::Edition2024)
-            .wrap_unsafe_ops(true)
-            .generate()
-    });
-    std::panic::set_hook(hook);
-    let bindings = match generated {
-        Ok(Ok(bindings)) => bindings,
-        Ok(Err(e)) => return Err(format!("bindgen: {e}")),
-        Err(panic) => {
-            let reason = panic
-                .downcast_ref::<String>()
-                .map(String::as_str)
-                .or_else(|| panic.downcast_ref::<&str>().copied())
-                .unwrap_or("no reason given");
-            let reason = reason.lines().next().unwrap_or_default();
-            return Err(format!(
-                "bindgen found no usable libclang; run scripts/setup.sh (Debian/Ubuntu: apt-get install \
-                 libclang-19-dev), or set LIBCLANG_PATH to the folder of libclang.so ({reason})"
-            ));
-        }
-    };
-    bindings.write_to_file(out.join("bindings.rs")).map_err(|e| format!("bindings.rs: {e}"))
-}
-
 /// Facts about the build that reports repeat.
 fn write_engine_info(
     out: &Path,
@@ -287,11 +233,10 @@ fn write_engine_info(
         "/// Instruction sets that the native code was compiled for, as `is_x86_feature_detected!` names them.\n\
          pub const COMPILED_FEATURES: &[&str] = &{features:?};"
     );
-    let mut patches: Vec<&str> = pin.patches.iter().map(|p| p.file.as_str()).collect();
-    patches.dedup();
+    let patches: Vec<&str> = pin.patches.iter().map(patch::Patch::name).collect();
     let _ = writeln!(
         text,
-        "/// Files patched in the copy (vendor/pin.toml says how and why).\npub const PATCHED_FILES: &[&str] = &{patches:?};"
+        "/// Patches applied to the copy, in this order (`vendor/patches/`; each says why).\npub const PATCHES: &[&str] = &{patches:?};"
     );
     fs::write(out.join("engine_info.rs"), text).map_err(|e| format!("engine_info.rs: {e}"))
 }

@@ -15,7 +15,7 @@ pub(crate) struct Config {
     pub(crate) openmp: bool,
     /// `BITNET_SANITIZE`: value of `-fsanitize` for the native library and the shim, e.g. `address,undefined`.
     pub(crate) sanitize: Option<String>,
-    /// Set by docs.rs: nothing native is built.
+    /// `DOCS_RS`, which docs.rs sets: nothing native is built.
     pub(crate) docs_only: bool,
 }
 

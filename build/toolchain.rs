@@ -54,7 +54,7 @@ fn find_clang(config: &Config) -> Result<(PathBuf, String), String> {
     let found = too_old.map_or("none is installed".to_owned(), |v| format!("only clang {v} is installed"));
     Err(format!(
         "clang {CLANG_MIN} or newer is needed and {found}; run scripts/setup.sh \
-         (Debian/Ubuntu: apt-get install clang-19 libclang-19-dev cmake ninja-build), or set BITNET_CLANG"
+         (Debian/Ubuntu: apt-get install clang-19 cmake ninja-build), or set BITNET_CLANG"
     ))
 }
 

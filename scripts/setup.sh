@@ -1,8 +1,14 @@
 #!/usr/bin/env bash
-# Installs what the native build needs and is missing: clang ≥ 18, libclang, cmake ≥ 3.22, ninja, a C++ standard
-# library. Debian and Ubuntu; elsewhere it says what to install. Safe to run again: with everything there it
-# only looks.
+# Installs what the native build needs and is missing: clang ≥ 18, cmake ≥ 3.22, ninja, a C++ standard library; with
+# --bindings also libclang, which scripts/bindings.sh wants. Debian and Ubuntu; elsewhere it says what to install. Safe
+# to run again: with everything there it only looks.
 set -euo pipefail
+
+case "${1:-}" in
+    '') bindings= ;;
+    --bindings) bindings=1 ;;
+    *) printf 'usage: %s [--bindings]\n' "$0" >&2; exit 2 ;;
+esac
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
@@ -49,7 +55,7 @@ command -v cargo >/dev/null 2>&1 || { say "cargo is missing: install Rust first 
 need=()
 clang_name >/dev/null || need+=(clang)
 clang_name >/dev/null && ! have_cxx && need+=(libstdc++)
-have_libclang || need+=(libclang)
+[ -z "$bindings" ] || have_libclang || need+=(libclang)
 have_cmake || need+=(cmake)
 command -v ninja >/dev/null 2>&1 || need+=(ninja)
 if [ "${#need[@]}" -eq 0 ]; then
@@ -58,14 +64,14 @@ fi
 say "missing: ${need[*]}"
 
 if ! command -v apt-get >/dev/null 2>&1; then
-    say "this script knows Debian and Ubuntu only; install clang 18 or newer with libclang, cmake 3.22 or newer, and ninja with your package manager"
+    say "this script knows Debian and Ubuntu only; install clang 18 or newer${bindings:+ with libclang}, cmake 3.22 or newer, and ninja with your package manager"
     exit 2
 fi
 root=()
 if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null 2>&1 || { say "not root and no sudo; as root: apt-get install clang-19 libclang-19-dev cmake ninja-build"; exit 2; }
+    command -v sudo >/dev/null 2>&1 || { say "not root and no sudo; as root: apt-get install clang-19 cmake ninja-build${bindings:+ libclang-19-dev}"; exit 2; }
     if [ ! -t 0 ]; then
-        say "not root and no terminal to ask for sudo; as root: apt-get install clang-19 libclang-19-dev cmake ninja-build"
+        say "not root and no terminal to ask for sudo; as root: apt-get install clang-19 cmake ninja-build${bindings:+ libclang-19-dev}"
         exit 2
     fi
     printf 'setup: install them with sudo apt-get? [y/N] ' >&2
@@ -91,5 +97,5 @@ done
 # clang alone brings no C++ headers on a bare machine.
 packages+=(g++)
 "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" >&2
-clang_name >/dev/null && have_libclang && have_cmake || { say "something is still missing after the installation"; exit 2; }
+clang_name >/dev/null && { [ -z "$bindings" ] || have_libclang; } && have_cmake || { say "something is still missing after the installation"; exit 2; }
 say "done: $(clang_name), $(cmake --version | head -n 1)"

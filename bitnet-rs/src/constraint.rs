@@ -1,4 +1,5 @@
-//! Constrained generation: our matcher decides, the engine's own grammar walks beside it as a proof.
+//! Constrained generation: our matcher decides. The engine's own grammar is the tests' oracle
+//! (`tests/engine_grammar.rs`), not a second opinion in the product.
 
 use std::ffi::CString;
 use std::ptr::NonNull;
@@ -6,14 +7,14 @@ use std::sync::Arc;
 
 use bitnet_sys as sys;
 
-use crate::grammar::{Grammar, GrammarState, Matcher, TokenMask, TokenRole, TokenTrie};
 use crate::ids::TokenId;
 use crate::model::Model;
 use crate::{Error, status};
+use grammar::{Grammar, GrammarState, Matcher, TokenMask, TokenRole, TokenTrie};
 
 /// The engine's own grammar (`llama_sampler_init_grammar`), made from a checked [`Grammar`], on its own.
 ///
-/// [`Constraint`] is what generation uses; this is the half of it that the engine computes, for comparisons.
+/// For comparisons in tests only; [`Constraint`] is what generation uses.
 pub struct EngineGrammar {
     ptr: NonNull<sys::bn_grammar>,
     /// The engine's grammar points into the vocabulary.
@@ -47,16 +48,6 @@ impl EngineGrammar {
         })?;
         let ptr = NonNull::new(raw).ok_or_else(|| Error::Sampler("the engine made no grammar".into()))?;
         Ok(Self { ptr, model: model.clone() })
-    }
-
-    /// A copy at the same place of the text.
-    fn duplicate(&self) -> Result<Self, Error> {
-        let raw = status::checked("llama_sampler_clone", |st| {
-            // SAFETY: a valid grammar, only read; the copy is its own allocation.
-            unsafe { sys::bn_grammar_clone(self.ptr.as_ptr(), st) }
-        })?;
-        let ptr = NonNull::new(raw).ok_or_else(|| Error::Sampler("the engine made no copy of a grammar".into()))?;
-        Ok(Self { ptr, model: self.model.clone() })
     }
 
     /// The tokens that the engine's grammar allows here (`llama_sampler_apply` over the whole vocabulary), by id.
@@ -111,38 +102,27 @@ pub fn vocabulary_trie(model: &Model) -> Result<TokenTrie, Error> {
     TokenTrie::build(roles).map_err(|e| Error::Sampler(e.to_string()))
 }
 
-/// A grammar in use. Each sampled token is accepted once, by our matcher and by the engine's grammar; if the two
-/// ever disagree that is an error, not an output.
+/// A grammar in use. Each sampled token is accepted once.
 pub struct Constraint {
     matcher: Matcher,
     trie: TokenTrie,
-    native: EngineGrammar,
-    /// The engine's grammar at the start of the text.
-    fresh: EngineGrammar,
 }
 
 impl Constraint {
     /// Puts `grammar` to use with `model`; `trie` is the model's [`vocabulary_trie`].
     ///
     /// # Errors
-    /// [`Error::Native`] when the engine does not carry the grammar that the front accepted.
+    /// [`Error::Sampler`] when the tree belongs to another vocabulary.
     pub fn new(model: &Model, grammar: &Grammar, trie: TokenTrie) -> Result<Self, Error> {
         if trie.vocabulary_len() != model.n_vocab() as usize {
             return Err(Error::Sampler("the token tree belongs to another model".into()));
         }
-        let native = EngineGrammar::new(model, grammar)?;
-        let fresh = native.duplicate()?;
-        Ok(Self { matcher: grammar.matcher(), trie, native, fresh })
+        Ok(Self { matcher: grammar.matcher(), trie })
     }
 
     /// Back to the start of the text, for another output of the same grammar. Masks that were computed stay known.
-    ///
-    /// # Errors
-    /// [`Error::Native`] when the engine cannot copy its grammar.
-    pub fn reset(&mut self) -> Result<(), Error> {
-        self.native = self.fresh.duplicate()?;
+    pub fn reset(&mut self) {
         self.matcher.reset();
-        Ok(())
     }
 
     /// The tokens allowed next.
@@ -156,12 +136,10 @@ impl Constraint {
     /// Takes one token.
     ///
     /// # Errors
-    /// [`Error::Sampler`] when the grammar forbids it, [`Error::Native`] when the engine's grammar does.
+    /// [`Error::Sampler`] when the grammar forbids it.
     pub fn accept(&mut self, token: TokenId) -> Result<GrammarState, Error> {
         let id = u32::try_from(token.get()).unwrap_or(u32::MAX);
-        let state = self.matcher.accept_token(&self.trie, id).map_err(|e| Error::Sampler(e.to_string()))?;
-        self.native.accept(token)?;
-        Ok(state)
+        self.matcher.accept_token(&self.trie, id).map_err(|e| Error::Sampler(e.to_string()))
     }
 
     /// Where the text stands in the grammar.

@@ -17,8 +17,8 @@ use crate::logits::{Logits, Rows};
 use crate::model::Model;
 use crate::positions::PositionSet;
 use crate::probe::{Probe, ProbeSlot, on_tensor};
-use crate::state::{SequenceState, StateBlob, StateGeometry};
 use crate::{Error, engine_log, memory, status, threads};
+use kv::{SequenceState, StateBlob, StateGeometry};
 
 /// A context (`llama_context`): KV cache, compute buffers, threads. `Send`, not `Sync`; decoding takes
 /// `&mut self`. It keeps its model alive.

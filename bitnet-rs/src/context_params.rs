@@ -1,8 +1,8 @@
 //! Parameters of a context, checked before the engine sees them.
 
 use crate::model::Model;
-use crate::state::{KvType, StateGeometry, ValueLayout};
 use crate::{Error, threads};
+use kv::{KvType, StateGeometry, ValueLayout};
 
 /// Most sequences of one context. The engine keeps a set per cell; far more than an agent needs.
 pub const MAX_SEQUENCES: u32 = 1024;

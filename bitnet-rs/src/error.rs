@@ -26,7 +26,7 @@ pub enum Error {
     },
     /// The model file was refused before the engine saw it.
     #[error(transparent)]
-    Gguf(#[from] crate::gguf::GgufError),
+    Gguf(#[from] gguf::GgufError),
     /// The engine refused the model file.
     #[error("the engine cannot load {path}: {reason}")]
     ModelLoad {
@@ -163,7 +163,7 @@ pub enum Error {
     },
     /// A state blob was refused; the destination is as it was.
     #[error(transparent)]
-    StateBlob(#[from] crate::state::BlobError),
+    StateBlob(#[from] kv::BlobError),
     /// The engine refused a blob that had passed the checks; the destination sequence is empty now.
     #[error("the engine did not restore sequence {seq} ({reason}); the sequence is empty now")]
     RestoreFailed {
@@ -206,7 +206,7 @@ pub enum Error {
     },
     /// The grammar was refused.
     #[error(transparent)]
-    Grammar(#[from] crate::grammar::GrammarError),
+    Grammar(#[from] grammar::GrammarError),
     /// A sampler parameter outside its range, or a sampler used in the wrong state.
     #[error("sampler: {0}")]
     Sampler(String),

@@ -27,25 +27,23 @@ mod context_params;
 mod cpu;
 mod engine_log;
 mod error;
-pub mod gguf;
-pub mod grammar;
 mod ids;
 pub mod kernels;
 mod logits;
-pub mod mapped;
 pub mod memory;
 mod model;
 mod positions;
 mod probe;
-pub mod process;
 pub mod quantize;
 mod sampler;
-pub mod state;
 mod status;
 pub mod threads;
 mod tokenizer;
 
 pub use batch::Batch;
+// What the wrapper's own signatures speak of.
+pub use {gguf, grammar, kv as state};
+
 /// What was built: commits, compiler, flags, instruction sets.
 pub use bitnet_sys::engine_info;
 pub use cancel::CancelHandle;

@@ -12,7 +12,7 @@ const FIXED: u64 = 64 << 20;
 /// Estimated bytes of a context beside the model: KV cache and the largest attention scratch.
 pub(crate) fn estimate(model: &Model, params: &EffectiveParams) -> u64 {
     let n_ctx = u64::from(params.n_ctx);
-    let row = |kv: crate::state::KvType, n: u32| kv.row_bytes(n).unwrap_or(u64::from(n) * 4);
+    let row = |kv: kv::KvType, n: u32| kv.row_bytes(n).unwrap_or(u64::from(n) * 4);
     let per_cell: u64 = model
         .layer_geometry()
         .iter()

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use bitnet_sys as sys;
 
-use crate::gguf::{GgmlType, Limits, ModelFile, ModelInfo};
 use crate::ids::TokenId;
-use crate::state::LayerGeometry;
 use crate::{Error, backend, engine_log, status};
+use gguf::{GgmlType, Limits, ModelFile, ModelInfo};
+use kv::LayerGeometry;
 
 /// How to load a model.
 #[derive(Default)]

@@ -5,8 +5,8 @@
 
 use bitnet_sys as sys;
 
-use crate::gguf::GgmlType;
 use crate::{Error, backend, status};
+use gguf::GgmlType;
 
 /// Types that rows can be quantized to without an importance matrix.
 pub const TYPES: [GgmlType; 14] = [

@@ -4,11 +4,11 @@ use std::ptr::NonNull;
 
 use bitnet_sys as sys;
 
-use crate::grammar::TokenMask;
 use crate::ids::TokenId;
 use crate::logits::greedy;
 use crate::model::Model;
 use crate::{Error, status};
+use grammar::TokenMask;
 
 /// How to choose the next token; the field's usual names.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,9 +1,10 @@
 //! The engine's own grammar and our matcher mean the same: on strings written from GBNF's documentation, and over the
 //! whole vocabulary at every place on the way.
 
+use std::path::Path;
+
 use bitnet_rs::grammar::{Grammar, GrammarLimits, TokenTrie};
 use bitnet_rs::{EngineGrammar, Model, ModelParams, Special, TokenId, vocabulary_trie};
-use harness::model::source::ModelSource;
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -33,8 +34,8 @@ fn cases() -> Vec<(String, Grammar, Vec<String>, Vec<String>)> {
 
 /// The embedded model's byte-level vocabulary can spell every text.
 fn model() -> (Model, TokenTrie, TokenId) {
-    let path = ModelSource::Embedded.path().unwrap();
-    let model = Model::load(path.as_path(), ModelParams::default()).unwrap();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gates/models/bitnet-harness-home.gguf");
+    let model = Model::load(path, ModelParams::default()).unwrap();
     let trie = vocabulary_trie(&model).unwrap();
     let end = (0..model.n_vocab() as i32).map(|id| model.token(id).unwrap());
     let end = end.into_iter().find(|&id| model.is_end_of_generation(id)).unwrap();

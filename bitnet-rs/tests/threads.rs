@@ -3,8 +3,8 @@
 mod models;
 
 use bitnet_rs::{Batch, CancelHandle, Context, ContextParams, Error, Model, ModelParams, Pos, Sampler, SeqId, TokenId};
-use harness::model::synth::{SynthSpec, write_synth_file};
 use static_assertions::{assert_impl_all, assert_not_impl_any};
+use synth::{SynthSpec, write_synth_file};
 
 assert_impl_all!(Model: Send, Sync, Clone);
 assert_impl_all!(Context: Send);

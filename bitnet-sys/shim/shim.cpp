@@ -6,10 +6,14 @@
 #include "llama-grammar.h"
 
 #include <cmath>
+#include <cstddef>
 #include <cstdio>
 #include <exception>
 #include <memory>
 #include <string>
+
+// The layout that the Rust side counts on.
+#include "layout.h"
 
 // Kernel entry points that no engine header declares. They have C++ linkage in ggml-bitnet-mad.cpp.
 void ggml_vec_dot_i2_i8_s_1x1(int n, float * s, size_t bs, const void * vx, size_t bx, const void * vy, size_t by, int nrc);

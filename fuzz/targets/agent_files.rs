@@ -1,10 +1,10 @@
 //! Any text as the agent's files and as a model's answer: devices, policy, case suite, candidate.
 #![no_main]
 
-use harness::agent::candidate::Candidate;
-use harness::agent::gate::Suite;
-use harness::agent::policy::Policy;
-use harness::agent::registry::Registry;
+use agent::candidate::Candidate;
+use agent::evaluation::Suite;
+use agent::policy::Policy;
+use agent::registry::Registry;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -1,8 +1,8 @@
 //! Any bytes as a cartridge: an error, or a file whose parts can be read, and whose blob is a blob.
 #![no_main]
 
-use bitnet_rs::state::KvTensor;
-use harness::cartridge::{Cartridge, Inspection, Level};
+use kv::KvTensor;
+use cartridge::{Cartridge, Inspection, Level};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -1,7 +1,7 @@
 //! Any bytes as a GGUF header: an error, or a table whose every tensor lies inside the file.
 #![no_main]
 
-use bitnet_rs::gguf::{Gguf, Limits, ModelInfo};
+use gguf::{Gguf, Limits, ModelInfo};
 use libfuzzer_sys::fuzz_target;
 
 /// The seeds are headers; the data behind them are zeros of this length.

@@ -1,7 +1,7 @@
 //! Any text as a GBNF grammar: an error, or a grammar that derives texts which it accepts, and takes any bytes.
 #![no_main]
 
-use bitnet_rs::grammar::{Grammar, GrammarLimits};
+use grammar::{Grammar, GrammarLimits};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -2,8 +2,8 @@
 //! are JSON.
 #![no_main]
 
-use bitnet_rs::grammar::{Grammar, GrammarLimits};
-use harness::tools::{SchemaError, SchemaOptions, ToolRegistry, schema_to_gbnf};
+use grammar::{Grammar, GrammarLimits};
+use grammar::tools::{SchemaError, SchemaOptions, ToolRegistry, schema_to_gbnf};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

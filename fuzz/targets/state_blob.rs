@@ -1,7 +1,7 @@
 //! Any bytes as a state blob of three geometries: an error, or exactly the bytes that were given, in order.
 #![no_main]
 
-use bitnet_rs::state::{KvTensor, KvType, StateBlob, StateGeometry, ValueLayout};
+use kv::{KvTensor, KvType, StateBlob, StateGeometry, ValueLayout};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

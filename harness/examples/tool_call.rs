@@ -5,15 +5,16 @@
 //! cargo run -p harness --example tool_call -- devices.safetensors gates/grammars/home.toml "switch pixa on"
 //! ```
 
+use session::Mount as _;
 use std::error::Error;
 use std::ops::ControlFlow;
 use std::path::Path;
 
 use bitnet_rs::{Context, ContextParams, Model, ModelParams, SeqId};
-use harness::cartridge::{Cartridge, Level, ModelLock, Rounding};
-use harness::generate::{ChatTemplate, Event, Generator, GeneratorParams, Message};
-use harness::model::source::ModelSource;
-use harness::tools::{SchemaOptions, ToolRegistry};
+use cartridge::{Cartridge, Level, Rounding};
+use grammar::tools::{SchemaOptions, ToolRegistry};
+use models::source::ModelSource;
+use session::{ChatTemplate, Event, Generator, GeneratorParams, Message};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -25,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut context = Context::new(&model, &ContextParams { n_ctx: 1024, ..Default::default() })?;
 
     // What the model knows: keys and values from the file, locked to this very model.
-    let lock = ModelLock::of(&model, &mut |_, _| ControlFlow::Continue(()))?;
+    let lock = session::lock_of(&model, &mut |_, _| ControlFlow::Continue(()))?;
     let cartridge = Cartridge::open(cartridge)?;
     cartridge.validate(Level::Full)?;
     cartridge.mount(&mut context, SeqId::ZERO, &lock, Rounding::Exact)?;

@@ -1,17 +1,9 @@
-//! Gate suite, cartridges and agent boundary over `bitnet-rs`.
+//! Command line, gate suite, benches and reports over the crates of this workspace.
 #![forbid(unsafe_code)]
 
-pub mod agent;
-pub mod atomic_file;
 pub mod bench;
-pub mod cartridge;
 pub mod cli;
 pub mod exit;
 pub mod gates;
-pub mod generate;
-pub mod input_file;
 pub mod interrupt;
-pub mod model;
-pub mod reference;
 pub mod report;
-pub mod tools;

@@ -89,6 +89,24 @@ fn what_cannot_be_measured_is_refused_by_name() {
     }
 }
 
+/// What a run measures last is in another place of the rotation for every number of repetitions: whichever it is, no
+/// sequence may keep cells that the measurements after the rounds need. One kind more or less moves the rotation: the
+/// quantized types have no head-major file, and the whole context leaves no room for the question.
+#[test]
+fn every_number_of_repetitions_is_measured_to_the_end() {
+    let quantized: &[&str] = &["--flash-attn", "--type-k", "q8_0", "--type-v", "q8_0"];
+    let grid = (1..=9).flat_map(|r| [(64, r, &[][..]), (240, r, quantized)]);
+    // The whole context takes long to prefill: only the number that fails where two sequences are left.
+    for (length, repetitions, more) in grid.chain([(1024, 3, &[][..])]) {
+        let (p, r) = (length.to_string(), repetitions.to_string());
+        let report = json(&[&["bench", "cartridge", "-t", "1", "-p", &p, "-r", &r], more].concat());
+        let row = &report["rows"][0];
+        check_samples(&row["share_ms"], repetitions);
+        assert_eq!(row["mount_head_major_ms"].is_null(), !more.is_empty(), "-p {p} -r {r} {more:?}");
+        assert_eq!(row["first_token_mounted_ms"].is_null(), length == 1024, "-p {p} -r {r} {more:?}");
+    }
+}
+
 #[test]
 fn a_cartridge_is_measured_against_prefill_read_and_restore() {
     let report = json(&["bench", "cartridge", "-p", "8,40", "-t", "1", "-r", "2"]);

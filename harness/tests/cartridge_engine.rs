@@ -2,21 +2,22 @@
 //!
 //! Expected values come from contexts that never saw a cartridge and decode the same tokens in the same batches.
 
+use session::{Mount as _, MountError};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use bitnet_rs::state::{KvType, SequenceState, ValueLayout};
 use bitnet_rs::{Batch, Context, ContextParams, Model, ModelParams, Pos, SeqId, TokenId, greedy};
-use harness::cartridge::{
+use cartridge::{
     Cartridge, CartridgeError, Cause, ConvertTo, Level, ModelLock, Overwrite, Provenance, Rope, Rounding, convert,
     diagnose, write_head_major,
 };
 use harness::gates::thresholds::Thresholds;
-use harness::generate::{ChatTemplate, Message};
-use harness::model::source::ModelSource;
-use harness::model::synth::{SynthSpec, write_synth_file};
-use harness::reference::likelihood::kl_divergence;
+use kv::{KvType, SequenceState, ValueLayout};
+use models::source::ModelSource;
+use reference::likelihood::kl_divergence;
+use session::{ChatTemplate, Message};
+use synth::{SynthSpec, write_synth_file};
 
 const PREFIX: usize = 37;
 const DEVICES: &str = "Devices:\n- pixa: camera, hallway";
@@ -45,7 +46,7 @@ impl Bench {
     }
 
     fn of(model: Model) -> Self {
-        let lock = ModelLock::of(&model, &mut |_, _| ControlFlow::Continue(())).unwrap();
+        let lock = session::lock_of(&model, &mut |_, _| ControlFlow::Continue(())).unwrap();
         Self { model, lock, folder: tempfile::tempdir().unwrap() }
     }
 
@@ -65,8 +66,7 @@ impl Bench {
         feed(&mut context, tokens, SeqId::ZERO);
         let path = self.folder.path().join(name);
         let provenance = Provenance::default();
-        Cartridge::capture(&path, &mut context, SeqId::ZERO, tokens, &self.lock, &provenance, Overwrite::Refuse)
-            .unwrap();
+        session::capture(&path, &mut context, SeqId::ZERO, tokens, &self.lock, &provenance, Overwrite::Refuse).unwrap();
         (path, context.save(SeqId::ZERO).unwrap())
     }
 
@@ -185,7 +185,7 @@ fn mounted_goes_on_as_live_under_every_setting() {
                 assert!(fresh.save(seq).unwrap().as_bytes() == state.as_bytes(), "{what}, {place}: other bytes");
                 assert!(feed(&mut fresh, &rest, seq) == expected, "{what}, {place}, {}", file.display());
                 let again = cartridge.mount(&mut fresh, seq, &b.lock, Rounding::Exact);
-                assert!(matches!(again, Err(CartridgeError::Occupied { .. })), "{again:?}");
+                assert!(matches!(again, Err(MountError::Occupied { .. })), "{again:?}");
             }
         }
     }
@@ -327,7 +327,10 @@ fn a_head_major_file_mounts_under_either_attention() {
     let native = b.open(&path);
     let mut other = b.context(&flash);
     let e = native.mount(&mut other, SeqId::ZERO, &b.lock, Rounding::Exact).unwrap_err();
-    assert!(matches!(e, CartridgeError::NativeSetting { setting: "flash attention", .. }), "{e}");
+    assert!(
+        matches!(e, MountError::Cartridge(CartridgeError::NativeSetting { setting: "flash attention", .. })),
+        "{e}"
+    );
     assert!(other.positions(SeqId::ZERO).unwrap().is_empty());
 
     let path = b.folder.path().join("head-major");
@@ -347,7 +350,7 @@ fn another_model_of_the_same_shape_is_refused_and_told_apart() {
     let (path, state) = one.create("one", &prefix, &params);
     let mut b = two.context(&params);
     let e = one.open(&path).mount(&mut b, SeqId::ZERO, &two.lock, Rounding::Exact).unwrap_err();
-    let CartridgeError::Lock(found) = &e else { panic!("{e}") };
+    let MountError::Cartridge(CartridgeError::Lock(found)) = &e else { panic!("{e}") };
     assert_eq!(found.iter().map(|m| m.field).collect::<Vec<_>>(), ["model_weights_hash"], "{e}");
     feed(&mut b, &prefix, SeqId::ZERO);
     let other = b.save(SeqId::ZERO).unwrap();

@@ -121,8 +121,8 @@ fn a_gate_whose_process_dies_is_a_fail_with_the_signal() {
     use harness::gates::runner::Launcher;
     use harness::gates::thresholds::Thresholds;
     use harness::gates::{GateId, GateInputs};
-    use harness::model::source::ModelSource;
     use harness::report::Verdict;
+    use models::source::ModelSource;
 
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("dies.sh");

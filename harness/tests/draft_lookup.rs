@@ -1,9 +1,9 @@
 //! Prompt-lookup drafts change nothing but the number of decodes.
 
-use bitnet_rs::grammar::{Grammar, GrammarLimits};
 use bitnet_rs::{Context, ContextParams, Model, ModelParams, Pos, SamplingParams, SeqId, Special, TokenId};
-use harness::generate::{ChatTemplate, DraftCounts, Event, GenerateError, Generator, GeneratorParams, Message};
-use harness::model::source::ModelSource;
+use grammar::{Grammar, GrammarLimits};
+use models::source::ModelSource;
+use session::{ChatTemplate, DraftCounts, Event, GenerateError, Generator, GeneratorParams, Message};
 
 fn model() -> Model {
     let path = ModelSource::Embedded.path().unwrap();

@@ -3,9 +3,9 @@
 
 use assert_cmd::Command;
 use bitnet_rs::{Context, ContextParams, Model, ModelParams, SeqId};
-use harness::generate::{ChatTemplate, Event, Generator, GeneratorParams, Message};
-use harness::model::source::ModelSource;
+use models::source::ModelSource;
 use serde::Deserialize;
+use session::{ChatTemplate, Event, Generator, GeneratorParams, Message};
 
 #[derive(Deserialize)]
 struct HeldOut {

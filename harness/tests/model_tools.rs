@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
-use bitnet_rs::gguf::{GgufFile, Limits};
+use gguf::{GgufFile, Limits};
 use serde_json::Value;
 
 fn run(args: &[&str]) -> (i32, String, String) {

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use bitnet_rs::grammar::{Grammar, GrammarLimits};
-use harness::agent::candidate::Candidate;
-use harness::tools::{SchemaOptions, ToolRegistry, schema_to_gbnf};
+use agent::candidate::Candidate;
+use grammar::tools::{SchemaOptions, ToolRegistry, schema_to_gbnf};
+use grammar::{Grammar, GrammarLimits};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use bitnet_rs::{Model, ModelParams};
-use harness::model::synth::{SynthSpec, write_synth_file};
+use synth::{SynthSpec, write_synth_file};
 use tempfile::TempDir;
 
 /// A file of the `tiny` preset, seed 1, and the folder that it goes with.

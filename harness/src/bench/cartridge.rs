@@ -1,21 +1,20 @@
 //! Mounting a cartridge against prefilling its text, and against the least that any reader has to do.
 
+use session::Mount as _;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use bitnet_rs::state::{KvType, SequenceState};
 use bitnet_rs::{Batch, Context, ContextParams, Model, Pos, SeqId};
+use kv::{KvType, SequenceState};
 use serde::Serialize;
 
 use super::memory::PeakMemory;
 use super::table::Table;
 use super::{BenchError, Samples, ordinary_tokens, rotated};
-use crate::cartridge::{
-    Cartridge, ConvertTo, Level, ModelLock, Overwrite, Provenance, Rounding, convert, write_native,
-};
+use cartridge::{Cartridge, ConvertTo, Level, ModelLock, Overwrite, Provenance, Rounding, convert, write_native};
 
 /// What to measure.
 #[derive(Clone, Debug, PartialEq)]
@@ -172,11 +171,19 @@ enum What {
 const SHARER: i32 = 1;
 
 impl Setup<'_> {
+    /// Leaves the context without a cell, whichever sequence holds it: what was shared last keeps its cells otherwise,
+    /// and there is no room for a second prefix.
+    fn empty(&mut self) -> Result<(), BenchError> {
+        for seq in [SeqId::ZERO, SeqId::new(SHARER)?] {
+            self.context.remove_all(seq)?;
+        }
+        Ok(())
+    }
+
     /// One timed run, in milliseconds.
     fn time(&mut self, what: What) -> Result<f64, BenchError> {
         let sharer = SeqId::new(SHARER)?;
-        self.context.remove_all(SeqId::ZERO)?;
-        self.context.remove_all(sharer)?;
+        self.empty()?;
         if what == What::Share {
             self.context.restore(SeqId::ZERO, &self.state.blob())?;
         }
@@ -205,7 +212,7 @@ impl Setup<'_> {
     }
 
     fn peak(&mut self, path: &Path) -> Result<Option<u64>, BenchError> {
-        self.context.remove_all(SeqId::ZERO)?;
+        self.empty()?;
         let meter = PeakMemory::start();
         mount(&mut self.context, path, self.lock, Level::Full)?;
         Ok(meter.and_then(|m| m.peak()))

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use bitnet_rs::grammar::{Grammar, GrammarState};
 use bitnet_rs::{
     Batch, Constraint, Context, ContextParams, Model, Pos, Sampler, SamplingParams, SeqId, vocabulary_trie,
 };
+use grammar::{Grammar, GrammarState};
 use serde::Serialize;
 
 use super::table::Table;

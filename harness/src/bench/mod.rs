@@ -13,7 +13,7 @@ mod samples;
 pub mod speed;
 pub mod table;
 
-use crate::cartridge::CartridgeError;
+use session::MountError;
 
 pub use samples::Samples;
 
@@ -29,7 +29,10 @@ pub enum BenchError {
     Engine(#[from] bitnet_rs::Error),
     /// A cartridge could not be written, read or mounted.
     #[error(transparent)]
-    Cartridge(#[from] CartridgeError),
+    Cartridge(#[from] MountError),
+    /// A cartridge file of the measurement.
+    #[error(transparent)]
+    CartridgeFile(#[from] ::cartridge::CartridgeError),
     /// A file of the measurement.
     #[error("{what}: {source}")]
     Io {

@@ -11,7 +11,7 @@ use std::time::UNIX_EPOCH;
 use serde::{Deserialize, Serialize};
 
 use super::speed::Best;
-use crate::input_file::{self, InputFileError};
+use files::input_file::{self, InputFileError};
 
 /// `format` of the files that this program writes.
 pub const FORMAT: &str = "bitnet-harness.profile/1";

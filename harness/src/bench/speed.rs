@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use bitnet_rs::state::KvType;
 use bitnet_rs::{Batch, Context, ContextParams, Model, Pos, SeqId, TokenId};
+use kv::KvType;
 use serde::Serialize;
 
 use super::{BenchError, Samples, ordinary_tokens, rotated};

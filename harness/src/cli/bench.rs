@@ -8,25 +8,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use bitnet_rs::grammar::{Grammar, GrammarLimits};
-use bitnet_rs::state::KvType;
 use bitnet_rs::{CpuFeatures, Model, ModelParams};
 use clap::{Args, Subcommand};
+use grammar::{Grammar, GrammarLimits};
 use indicatif::ProgressBar;
+use kv::KvType;
 use serde_json::{Value, json};
 
 use super::output::{self, ResultFile};
 use super::{CliError, progress};
-use crate::atomic_file::{AtomicFile, Overwrite};
 use crate::bench::profile::{Place, Profile, Stamp};
 use crate::bench::speed::{self, Best, SpeedOptions, SpeedRow};
 use crate::bench::table::Table;
 use crate::bench::{self, BenchError, MeasuredModel, SCHEMA};
-use crate::cartridge::ModelLock;
 use crate::exit::Exit;
 use crate::interrupt;
-use crate::model::source::{ModelPath, ModelSource};
-use crate::tools::{SchemaOptions, ToolRegistry};
+use files::atomic_file::{AtomicFile, Overwrite};
+use grammar::tools::{SchemaOptions, ToolRegistry};
+use models::source::{ModelPath, ModelSource};
 
 /// The tool grammar that is measured unless another is given.
 const HOME_TOOLS: &str = include_str!("../../../gates/grammars/home.toml");
@@ -516,7 +515,7 @@ fn cartridge(args: CartridgeArgs) -> Result<Exit, CliError> {
         None => tempfile::Builder::new().prefix("bitnet-harness-bench-").tempdir(),
     }
     .map_err(io)?;
-    let _leftover = interrupt::remove_when_interrupted(folder.path());
+    let _leftover = files::leftovers::remove_when_interrupted(folder.path());
     let subject = Subject::load(&args.on, None)?;
     let n_ctx_train = subject.model.info().hyperparameters().n_ctx_train;
     let (mut lengths, mut notes) = (args.n_prompt.clone(), Vec::new());
@@ -530,7 +529,7 @@ fn cartridge(args: CartridgeArgs) -> Result<Exit, CliError> {
     }
     subject.bar.set_message("hashing the weights");
     let started = std::time::Instant::now();
-    let lock = ModelLock::of(&subject.model, &mut |_, _| ControlFlow::Continue(()))
+    let lock = session::lock_of(&subject.model, &mut |_, _| ControlFlow::Continue(()))
         .map_err(|e| CliError::Failed(e.to_string()))?;
     let lock_ms = started.elapsed().as_secs_f64() * 1e3;
     notes.push(format!("the lock, computed once per loaded model: {lock_ms:.0} ms (all weights are hashed)"));

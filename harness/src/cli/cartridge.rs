@@ -1,27 +1,28 @@
 //! `harness cartridge`: build, look at, check, mount and compare cartridges.
 
+use session::{Mount as _, MountError};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use bitnet_rs::mapped::MappedFile;
-use bitnet_rs::state::{KvType, StateBlob, ValueLayout};
 use bitnet_rs::{Batch, Context, ContextParams, Model, Pos, SeqId, Special, TokenId, engine_info};
 use clap::{Args, Subcommand};
+use files::mapped::MappedFile;
+use kv::{KvType, StateBlob, ValueLayout};
 use serde_json::json;
 
 use super::generate::{read_text, refused};
 use super::output::{self, Target, TextOrJson};
 use super::profile::Settings;
 use super::{CliError, input_error, output_error, progress};
-use crate::atomic_file::AtomicFile;
-use crate::cartridge::{
+use crate::exit::Exit;
+use crate::gates::thresholds::Thresholds;
+use cartridge::{
     Cartridge, CartridgeError, ConvertTo, Inspection, Level, ModelLock, Provenance, Rounding, convert, diff,
     import_parts, write_native,
 };
-use crate::exit::Exit;
-use crate::gates::thresholds::Thresholds;
-use crate::generate::{ChatTemplate, Message, fits_context};
-use crate::model::source::{ModelPath, ModelSource};
+use files::atomic_file::AtomicFile;
+use models::source::{ModelPath, ModelSource};
+use session::{ChatTemplate, Message, fits_context};
 
 /// Tokens of the continuation that `verify` compares.
 const SEAL_TOKENS: usize = 8;
@@ -253,7 +254,14 @@ fn cartridge_error(path: &Path, e: CartridgeError) -> CliError {
         CartridgeError::Exists(_) | CartridgeError::Target(_) => CliError::Usage(e.to_string()),
         CartridgeError::Io { ref source, .. } if super::is_wrong_path(source) => CliError::Usage(e.to_string()),
         CartridgeError::Io { .. } => CliError::Failed(e.to_string()),
-        CartridgeError::Engine(e) => CliError::Failed(e.to_string()),
+        other => refused("cartridge", path, &other),
+    }
+}
+
+fn mount_error(path: &Path, e: MountError) -> CliError {
+    match e {
+        MountError::Cartridge(e) => cartridge_error(path, e),
+        MountError::Engine(e) => CliError::Failed(e.to_string()),
         other => refused("cartridge", path, &other),
     }
 }
@@ -279,7 +287,7 @@ fn load(model: Option<&PathBuf>, threads: Option<u32>) -> Result<Loaded, CliErro
 
 fn lock(model: &Model) -> Result<ModelLock, CliError> {
     let bar = progress::bytes("hashing the model", 0);
-    let lock = ModelLock::of(model, &mut |done, total| {
+    let lock = session::lock_of(model, &mut |done, total| {
         bar.set_length(total);
         bar.set_position(done);
         ControlFlow::Continue(())
@@ -488,7 +496,7 @@ fn seal(cartridge: &Cartridge, loaded: &Loaded, lock: &ModelLock, args: &VerifyA
     let n_ctx = tokens.len() + SEAL_TOKENS;
     let rounding = if args.round { Rounding::Nearest } else { Rounding::Exact };
     let mut mounted = context(loaded, &on, n_ctx)?;
-    cartridge.mount(&mut mounted, SeqId::ZERO, lock, rounding).map_err(|e| cartridge_error(&args.file, e))?;
+    cartridge.mount(&mut mounted, SeqId::ZERO, lock, rounding).map_err(|e| mount_error(&args.file, e))?;
     let mut own = context(loaded, &on, n_ctx)?;
     prefill(&mut own, &tokens, "prefilling the text to compare").map_err(failed)?;
     let at = own.next_pos(SeqId::ZERO).map_err(failed)?;
@@ -503,7 +511,7 @@ fn seal(cartridge: &Cartridge, loaded: &Loaded, lock: &ModelLock, args: &VerifyA
             let delta = (a - b).abs();
             seal.max_abs = if delta.is_nan() { f32::INFINITY } else { seal.max_abs.max(delta) };
         }
-        seal.kl += crate::reference::likelihood::kl_divergence(e, f) / more.len() as f64;
+        seal.kl += reference::likelihood::kl_divergence(e, f) / more.len() as f64;
     }
     Ok(Some(seal))
 }

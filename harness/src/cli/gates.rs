@@ -2,25 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use bitnet_rs::gguf::{Limits, ModelFile};
-use bitnet_rs::mapped::MappedFile;
 use bitnet_rs::{CpuFeatures, engine_info};
 use clap::Args;
+use files::mapped::MappedFile;
+use gguf::{Limits, ModelFile};
 
 use super::output::{self, Format, ResultFile};
 use super::{CliError, input_error, progress};
-use crate::agent::gate::{Suite, SuiteError};
-use crate::agent::registry::RegistryError;
 use crate::exit::Exit;
 use crate::gates::runner::{Launcher, RunnerError};
 use crate::gates::thresholds::Thresholds;
-use crate::gates::{GateId, GateInputs, bridge, child as gate_child};
+use crate::gates::{GateError, GateId, GateInputs, bridge, child as gate_child};
 use crate::interrupt;
-use crate::model::source::ModelSource;
-use crate::reference::reference_file::ReferenceFile;
-use crate::report::{self, Engine, Host, ModelReport, Report, SCHEMA, Verdict};
+use crate::report::{self, Engine, FaultReport, Host, ModelReport, Report, SCHEMA, Verdict};
+use agent::evaluation::{Suite, SuiteError};
+use agent::registry::RegistryError;
+use models::source::ModelSource;
+use reference::reference_file::ReferenceFile;
 
 /// Options of `gates`.
 #[derive(Debug, Args)]
@@ -101,10 +102,10 @@ pub(crate) fn child(args: ChildArgs) -> Result<Exit, CliError> {
     };
     if let Some(folder) = &args.capture {
         gate_child::die_with_parent();
-        bridge::capture(&inputs, folder).map_err(|e| CliError::Failed(e.to_string()))?;
+        bridge::capture(&inputs, folder).map_err(gate_error)?;
         return Ok(Exit::Success);
     }
-    let answer = gate_child::answer(gate, &inputs, args.plant_faults);
+    let answer = gate_child::answer(gate, &inputs, args.plant_faults).map_err(gate_error)?;
     output::print(&output::json(&answer)?)?;
     Ok(Exit::Success)
 }
@@ -143,6 +144,10 @@ pub(crate) fn run(args: GatesArgs) -> Result<Exit, CliError> {
             faults.extend(launcher.self_check(*gate, &inputs, &mut say).map_err(runner_error)?);
         }
         bar.finish_and_clear();
+    }
+    // The last gate may have ended before it noticed: who interrupts wants no report, and keeps the old one.
+    if launcher.interrupted.load(Ordering::SeqCst) {
+        return Err(CliError::Interrupted);
     }
     let report = Report {
         schema: SCHEMA.into(),
@@ -189,6 +194,13 @@ fn check_inputs(args: &GatesArgs) -> Result<(), CliError> {
 fn check_out(args: &GatesArgs) -> Result<(), CliError> {
     let Some(out) = &args.out else { return Ok(()) };
     super::not_an_input("--out", out, [&args.model, &args.reference, &args.cases].into_iter().flatten())
+}
+
+fn gate_error(e: GateError) -> CliError {
+    match e {
+        GateError::Interrupted => CliError::Interrupted,
+        other => CliError::Failed(other.to_string()),
+    }
 }
 
 fn runner_error(e: RunnerError) -> CliError {
@@ -299,7 +311,7 @@ pub(super) fn engine(features: &CpuFeatures) -> Engine {
 
 fn exit(report: &Report) -> Exit {
     let any = |v: Verdict| report.gates.iter().any(|g| g.verdict == v);
-    if any(Verdict::Fail) || report.self_check.iter().any(|f| !f.caught) {
+    if any(Verdict::Fail) || report.self_check.iter().any(FaultReport::missed) {
         Exit::Fail
     } else if any(Verdict::Unknown) {
         Exit::Unknown

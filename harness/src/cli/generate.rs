@@ -1,28 +1,29 @@
 //! `harness generate` and `harness chat`.
 
+use session::Mount as _;
 use std::io::{BufRead, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use bitnet_rs::grammar::{Grammar, GrammarLimits};
-use bitnet_rs::state::KvType;
 use bitnet_rs::{Context, ContextParams, SamplingParams, SeqId, Special, TokenId};
 use clap::Args;
+use grammar::{Grammar, GrammarLimits};
+use kv::KvType;
 use serde_json::json;
 
 use super::output::{self, TextOrJson};
 use super::{CliError, progress};
-use crate::cartridge::{Cartridge, CartridgeError, Level, ModelLock, Rounding};
 use crate::exit::Exit;
-use crate::generate::{
+use crate::interrupt;
+use cartridge::{Cartridge, CartridgeError, Level, Rounding};
+use files::input_file;
+use grammar::tools::{RegistryError, SchemaOptions, ToolRegistry, schema_to_gbnf};
+use models::source::{ModelPath, ModelSource};
+use session::{
     ChatTemplate, DraftCounts, Ending, Event, GenerateError, Generator, GeneratorParams, Message, fits_context,
 };
-use crate::input_file;
-use crate::interrupt;
-use crate::model::source::{ModelPath, ModelSource};
-use crate::tools::{RegistryError, SchemaOptions, ToolRegistry, schema_to_gbnf};
 
 /// Largest prompt file, in bytes.
 const MAX_PROMPT: u64 = 16 << 20;
@@ -328,7 +329,7 @@ fn mount(context: &mut Context, path: &Path, rounding: Rounding) -> Result<(u32,
         e => refused("--cartridge", path, &e),
     })?;
     cartridge.validate(Level::Full).map_err(|e| refused("--cartridge", path, &e))?;
-    let lock = ModelLock::of(context.model(), &mut |_, _| std::ops::ControlFlow::Continue(()))
+    let lock = session::lock_of(context.model(), &mut |_, _| std::ops::ControlFlow::Continue(()))
         .map_err(|e| CliError::Failed(e.to_string()))?;
     let mounted =
         cartridge.mount(context, SeqId::ZERO, &lock, rounding).map_err(|e| refused("--cartridge", path, &e))?;

@@ -15,15 +15,15 @@ mod progress;
 
 use std::path::{Path, PathBuf};
 
-use bitnet_rs::gguf::GgufError;
 use bitnet_rs::{Model, ModelParams};
 use clap::{Parser, Subcommand};
+use gguf::GgufError;
 
-use crate::atomic_file::{AtomicFile, AtomicFileError, Overwrite};
 use crate::exit::Exit;
-use crate::generate::template_process;
 use crate::interrupt;
-use crate::model::source::{ModelPath, ModelSource};
+use files::atomic_file::{AtomicFile, AtomicFileError, Overwrite};
+use models::source::{ModelPath, ModelSource};
+use session::template_process;
 
 /// Gate suite, cartridges and agent boundary for ternary (1.58-bit) language models on CPUs.
 #[derive(Debug, Parser)]
@@ -218,7 +218,7 @@ pub fn main() -> Exit {
     if let Ok(program) = std::env::current_exe() {
         template_process::isolate(program);
     }
-    bitnet_rs::process::survive_file_size_limit();
+    files::process::survive_file_size_limit();
     if let Err(e) = interrupt::install() {
         output::note(format_args!("error: no handler for Ctrl-C: {e}"));
         return Exit::Fail;

@@ -10,20 +10,20 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-use bitnet_rs::gguf::{GgufFile, Limits};
-use bitnet_rs::state::KvType;
 use clap::{Args, Subcommand};
+use gguf::{GgufFile, Limits};
+use kv::KvType;
 
 use super::output::{self, TextOrJson};
 use super::{CliError, input_error, progress};
 use crate::exit::Exit;
 use crate::gates::thresholds::Thresholds;
 use crate::gates::{GateInputs, first_light};
-use crate::input_file;
-use crate::model::hf_folder::{self, HfFolderError};
-use crate::model::inspect::{self, InspectOptions};
-use crate::model::source::ModelSource;
-use crate::model::synth::{PRESETS, SynthError, SynthSpec, write_synth_file};
+use files::input_file;
+use models::hf_folder::{self, HfFolderError};
+use models::inspect::{self, InspectOptions};
+use models::source::ModelSource;
+use synth::{PRESETS, SynthError, SynthSpec, write_synth_file};
 
 /// Largest list of prompts, in bytes.
 const MAX_PROMPTS: u64 = 16 << 20;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::{CliError, output_error};
-use crate::atomic_file::{AtomicFile, Overwrite};
+use files::atomic_file::{AtomicFile, Overwrite};
 
 /// Form of a result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

@@ -1,4 +1,4 @@
-//! Gate 5: no side effect without opt-in. The measuring is in [`crate::agent::gate`]; this makes it a gate of the
+//! Gate 5: no side effect without opt-in. The measuring is in [`agent::evaluation`]; this makes it a gate of the
 //! suite and adds the real model's own figures, which decide nothing.
 
 use bitnet_rs::{ContextParams, Model, ModelParams};
@@ -6,9 +6,9 @@ use serde_json::json;
 
 use super::recorder::{Recorder, finding};
 use super::{GateError, GateId, GateInputs, fault};
-use crate::agent::gate as agent_gate;
-use crate::generate::{Answers, EngineSource};
 use crate::report::{FaultReport, Severity};
+use agent::evaluation;
+use agent_engine::{Answers, EngineSource};
 
 /// Runs the gate.
 ///
@@ -16,8 +16,8 @@ use crate::report::{FaultReport, Severity};
 /// When the suite could not run at all.
 pub fn run(inputs: &GateInputs, rec: &mut Recorder) -> Result<(), GateError> {
     rec.progress("case suite, hostile models, opt-in matrix");
-    let wanted = agent_gate::GateInputs { cases: inputs.cases.clone(), devices: None, scratch: None };
-    let report = agent_gate::run(&wanted).map_err(|e| GateError::Other(e.to_string()))?;
+    let wanted = evaluation::EvaluationInputs { cases: inputs.cases.clone(), devices: None, scratch: None };
+    let report = evaluation::run(&wanted).map_err(|e| GateError::Other(e.to_string()))?;
     rec.plan(report.checks.planned as u64);
     for i in 0..report.checks.executed {
         let line = report.findings.get(i).cloned().unwrap_or_else(|| "see the metrics".into());
@@ -54,7 +54,7 @@ fn own_figures(inputs: &GateInputs, rec: &mut Recorder) -> Result<(), GateError>
                 return Ok(());
             }
         };
-        let run = agent_gate::run_source(source, repair).map_err(|e| GateError::Other(e.to_string()))?;
+        let run = evaluation::run_source(source, repair).map_err(|e| GateError::Other(e.to_string()))?;
         rec.plan(1);
         rec.check(run.false_allows == 0, || {
             let message = format!("{name}: {} blocked inputs came through", run.false_allows);
@@ -68,8 +68,8 @@ fn own_figures(inputs: &GateInputs, rec: &mut Recorder) -> Result<(), GateError>
 /// Each of the ten rules switched off in turn must be noticed.
 pub fn self_check(progress: &mut dyn FnMut(&str)) -> Vec<FaultReport> {
     progress("each rule switched off in turn");
-    let wanted = agent_gate::GateInputs { cases: None, devices: None, scratch: None };
-    match agent_gate::run(&wanted) {
+    let wanted = evaluation::EvaluationInputs { cases: None, devices: None, scratch: None };
+    match evaluation::run(&wanted) {
         Err(e) => vec![fault(GateId::Agent, "(set-up)", false, e.to_string())],
         Ok(report) => report
             .mutations

@@ -3,28 +3,31 @@
 //! Another process prefills a text, captures the state as a cartridge and records the logits that follow. This one
 //! mounts the file and must continue bit for bit; so must the file after a foreign library rewrote it, and in the
 //! head-major layout. KV that HuggingFace transformers computed is mounted too, with a bound. Where something
-//! departs, [`crate::cartridge::diagnose`] says where first and why.
+//! departs, [`cartridge::diagnose`] says where first and why.
 
+use session::{Mount as _, MountError};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use bitnet_rs::state::KvType;
 use bitnet_rs::{Batch, Context, ContextParams, Model, ModelParams, Pos, SeqId, TokenId};
 use half::{bf16, f16};
+use kv::KvType;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
 
+use super::child;
 use super::recorder::{Recorder, finding};
-use super::{GateError, GateId, GateInputs, fault};
-use crate::cartridge::{
-    Cartridge, CartridgeError, ConvertTo, Level, ModelLock, Overwrite, Provenance, Rope, Rounding, convert, diagnose,
-    write_native,
-};
-use crate::model::source::ModelSource;
-use crate::reference::likelihood;
+use super::{GateError, GateId, GateInputs, fault, not_applicable};
 use crate::report::{FaultReport, Severity};
+use cartridge::{
+    Cartridge, CartridgeError, ConvertTo, Level, ModelLock, Overwrite, Provenance, Rope, RopeType, Rounding, convert,
+    diagnose, write_native,
+};
+use models::faults::other_rope_base;
+use models::source::ModelSource;
+use reference::likelihood;
 
 /// Keys and values of a fixed prefix as HuggingFace transformers computed them for the embedded model
 /// (`scripts/hf_cartridge.py`; recipe and hashes in `gates/cartridges/README.md`).
@@ -35,6 +38,12 @@ static FOREIGN_LOGITS: &[u8] = include_bytes!("../../../gates/cartridges/hf-pref
 const CARTRIDGE: &str = "prefix.safetensors";
 const BLOB: &str = "prefix.blob";
 const LOGITS: &str = "continuation.f32";
+
+impl From<MountError> for GateError {
+    fn from(e: MountError) -> Self {
+        Self::Other(e.to_string())
+    }
+}
 
 impl From<CartridgeError> for GateError {
     fn from(e: CartridgeError) -> Self {
@@ -47,7 +56,7 @@ fn params(inputs: &GateInputs) -> ContextParams {
 }
 
 fn lock_of(model: &Model) -> Result<ModelLock, GateError> {
-    Ok(ModelLock::of(model, &mut |_, _| ControlFlow::Continue(()))?)
+    Ok(session::lock_of(model, &mut |_, _| ControlFlow::Continue(()))?)
 }
 
 /// Ordinary tokens, the same in both processes.
@@ -107,13 +116,16 @@ fn capture_elsewhere(inputs: &GateInputs, folder: &Path) -> Result<(), GateError
     if let ModelSource::File(path) = &inputs.model {
         command.arg("--model").arg(path);
     }
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let mut capturing = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
     // The pipe to its stdin stays open until it is done: it ends when this process does.
-    let stdin = child.stdin.take();
-    let output = child.wait_with_output()?;
+    let stdin = capturing.stdin.take();
+    let output = capturing.wait_with_output()?;
     drop(stdin);
     if output.status.success() {
         return Ok(());
+    }
+    if child::was_interrupted(output.status) {
+        return Err(GateError::Interrupted);
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(GateError::Other(format!("the capturing process ended with {}: {}", output.status, said.trim())))
@@ -268,12 +280,14 @@ fn refusals(native: &Cartridge, lock: &ModelLock, rec: &mut Recorder) {
         changed
     };
     let zero = format!("sha256:{}", "0".repeat(64));
+    // Whatever this model's is, it is no longer.
+    let scaling = format!("not {}", lock.rope_scaling);
     let cases: [(&str, ModelLock); 6] = [
         ("model_arch_hash", other(&|l| l.model_arch_hash.clone_from(&zero))),
         ("model_weights_hash", other(&|l| l.model_weights_hash.clone_from(&zero))),
         ("tokenizer_hash", other(&|l| l.tokenizer_hash.clone_from(&zero))),
-        ("rope_theta", other(&|l| l.rope_theta = 10_000.0)),
-        ("rope_scaling", other(&|l| l.rope_scaling = "linear:2".into())),
+        ("rope_theta", other(&|l| l.rope_theta = other_rope_base(lock.rope_theta))),
+        ("rope_scaling", other(&|l| l.rope_scaling.clone_from(&scaling))),
         ("engine", other(&|l| l.engine = "0".repeat(40))),
     ];
     for (field, changed) in cases {
@@ -419,6 +433,31 @@ impl Draft {
         Ok(Cartridge::from_bytes(bytes)?)
     }
 
+    /// Moves the keys of the first layer's heads one head on. `None` where there is only one.
+    fn permute_heads(mut self) -> Result<Option<Self>, GateError> {
+        let name = "layer.0.k";
+        let heads = self.tensors.iter().find(|t| t.0 == name).map_or(0, |t| t.2[0]);
+        if heads < 2 {
+            return Ok(None);
+        }
+        let bytes = self.bytes(name)?;
+        // Whole heads: half of the bytes is none of an odd number of heads.
+        let head = bytes.len() / heads;
+        bytes.rotate_left(head);
+        Ok(Some(self))
+    }
+
+    /// Exchanges the first layer with the second. `None` where there is none.
+    fn swap_layers(mut self) -> Result<Option<Self>, GateError> {
+        if !self.tensors.iter().any(|t| t.0 == "layer.1.k") {
+            return Ok(None);
+        }
+        for tensor in ["k", "v"] {
+            self.swap(&format!("layer.0.{tensor}"), &format!("layer.1.{tensor}"))?;
+        }
+        Ok(Some(self))
+    }
+
     /// Applies `change` to every key: `(position, row of head_dim values)`.
     fn keys(&mut self, mut change: impl FnMut(usize, &mut [f32])) -> Result<(), GateError> {
         for (name, _, shape, bytes) in &mut self.tensors {
@@ -439,25 +478,36 @@ impl Draft {
     }
 }
 
-/// Turns each pair of a rotate-half row by `angle(exponent)`; the base to that power is the pair's frequency.
-fn turn(row: &mut [f32], angle: impl Fn(f64) -> f64) {
-    let half = row.len() / 2;
+/// Turns each rotated pair of a row by `angle(exponent)`; the base to that power is the pair's frequency. Elements behind
+/// the rotated ones stay.
+fn turn(row: &mut [f32], rope: &Rope, angle: impl Fn(f64) -> f64) {
+    let dim = rope.dim.min(row.len());
+    let half = dim / 2;
     for i in 0..half {
-        let angle = angle(-2.0 * i as f64 / row.len() as f64);
-        let (sin, cos) = angle.sin_cos();
-        let (x, y) = (f64::from(row[i]), f64::from(row[i + half]));
-        row[i] = (x * cos - y * sin) as f32;
-        row[i + half] = (x * sin + y * cos) as f32;
+        let (a, b) = match rope.rope_type {
+            RopeType::Neox => (i, i + half),
+            RopeType::Norm => (2 * i, 2 * i + 1),
+            RopeType::None => return,
+        };
+        let (sin, cos) = angle(-2.0 * i as f64 / dim as f64).sin_cos();
+        let (x, y) = (f64::from(row[a]), f64::from(row[b]));
+        row[a] = (x * cos - y * sin) as f32;
+        row[b] = (x * sin + y * cos) as f32;
     }
 }
 
 /// Plants the gate's faults: each must change the logits, and the diagnosis must name its cause.
-pub fn self_check(inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Vec<FaultReport> {
+///
+/// # Errors
+/// [`GateError::Interrupted`].
+pub fn self_check(inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Result<Vec<FaultReport>, GateError> {
     let mut reports = Vec::new();
-    if let Err(e) = plant(inputs, progress, &mut reports) {
-        reports.push(fault(GateId::Bridge, "(set-up)", false, e.to_string()));
+    match plant(inputs, progress, &mut reports) {
+        Err(e @ GateError::Interrupted) => return Err(e),
+        Err(e) => reports.push(fault(GateId::Bridge, "(set-up)", false, e.to_string())),
+        Ok(()) => {}
     }
-    reports
+    Ok(reports)
 }
 
 fn plant(inputs: &GateInputs, progress: &mut dyn FnMut(&str), reports: &mut Vec<FaultReport>) -> Result<(), GateError> {
@@ -478,43 +528,45 @@ fn plant(inputs: &GateInputs, progress: &mut dyn FnMut(&str), reports: &mut Vec<
     convert(&native, &file, &to, Rounding::Exact, Overwrite::Refuse)?;
     let intact = Draft::read(&std::fs::read(&file)?)?;
 
-    let mut faulty = intact.clone();
-    faulty.swap("layer.1.k", "layer.1.v")?;
-    let mut cases = vec![("K/V swapped", faulty, "keys and values are swapped")];
-
-    let mut faulty = intact.clone();
-    let heads = faulty.bytes("layer.0.k")?;
-    let half = heads.len() / 2;
-    heads.rotate_left(half);
-    cases.push(("heads permuted", faulty, "heads of"));
-
-    let mut faulty = intact.clone();
-    for tensor in ["k", "v"] {
-        faulty.swap(&format!("layer.0.{tensor}"), &format!("layer.1.{tensor}"))?;
-    }
-    cases.push(("layers swapped", faulty, "layers are out of order"));
-
-    let mut faulty = intact.clone();
-    let base = f64::from(lock.rope_theta);
-    faulty.keys(|position, row| turn(row, |e| position as f64 * (10_000f64.powf(e) - base.powf(e))))?;
-    cases.push(("wrong RoPE base", faulty, "RoPE base"));
-
-    let mut faulty = intact.clone();
-    faulty.keys(|_, row| turn(row, |e| 5.0 * base.powf(e)))?;
-    cases.push(("keys of another first position", faulty, "another first position"));
-
-    let mut faulty = intact.clone();
-    faulty.keys(|_, row| row.iter_mut().for_each(|v| *v = bf16::from_f32(*v).to_f32()))?;
-    cases.push(("bf16-rounded keys", faulty, "rounded to bf16"));
-
-    for (name, draft, cause) in cases {
+    let rope = rope(&lock);
+    let base = f64::from(rope.theta);
+    let rotated = rope.rope_type != RopeType::None && rope.dim >= 2;
+    let with_keys = |change: &dyn Fn(usize, &mut [f32])| {
+        let mut faulty = intact.clone();
+        faulty.keys(change).map(|()| faulty)
+    };
+    let last = native.layers().len().saturating_sub(1);
+    let mut swapped = intact.clone();
+    swapped.swap(&format!("layer.{last}.k"), &format!("layer.{last}.v"))?;
+    // The first pair turns by one radian a position under every base.
+    let other_base = if rotated && rope.dim >= 4 {
+        let other = f64::from(other_rope_base(rope.theta));
+        Some(with_keys(&|position, row| turn(row, &rope, |e| position as f64 * (other.powf(e) - base.powf(e))))?)
+    } else {
+        None
+    };
+    let moved = if rotated { Some(with_keys(&|_, row| turn(row, &rope, |e| 5.0 * base.powf(e)))?) } else { None };
+    let rounded = with_keys(&|_, row| row.iter_mut().for_each(|v| *v = bf16::from_f32(*v).to_f32()))?;
+    let cases = [
+        ("K/V swapped", Some(swapped), "keys and values are swapped", ""),
+        ("heads permuted", intact.clone().permute_heads()?, "heads of", "there is one KV head"),
+        ("layers swapped", intact.clone().swap_layers()?, "layers are out of order", "there is one layer"),
+        ("wrong RoPE base", other_base, "RoPE base", "no rotated pair depends on the base"),
+        ("keys of another first position", moved, "another first position", "keys are not rotated"),
+        ("bf16-rounded keys", Some(rounded), "rounded to bf16", ""),
+    ];
+    for (name, draft, cause, why_not) in cases {
         progress(name);
+        let Some(draft) = draft else {
+            reports.push(not_applicable(GateId::Bridge, name, why_not));
+            continue;
+        };
         let cartridge = draft.cartridge()?;
         let outcome = mount_and_continue(&model, inputs, &cartridge, &lock, &rest, &expected)?;
         let mut context = Context::new(&model, &params(inputs))?;
         cartridge.mount(&mut context, SeqId::ZERO, &lock, Rounding::Exact)?;
         let found = context.save(SeqId::ZERO)?;
-        let said = diagnose(&native.to_blob()?.blob(), &found.blob(), &rope(&lock))?
+        let said = diagnose(&native.to_blob()?.blob(), &found.blob(), &rope)?
             .map_or("no difference in keys and values".to_owned(), |d| d.cause.to_string());
         let caught = outcome.differing > 0 && said.contains(cause);
         let evidence = format!("{} logits differ, up to {:.2e}; cause: {said}", outcome.differing, outcome.max_abs);
@@ -547,19 +599,52 @@ fn plant(inputs: &GateInputs, progress: &mut dyn FnMut(&str), reports: &mut Vec<
 
 #[cfg(test)]
 mod tests {
-    use super::turn;
+    use super::*;
+
+    fn rope(rope_type: RopeType, dim: usize) -> Rope {
+        Rope { rope_type, theta: 500_000.0, dim }
+    }
 
     #[test]
     fn turning_and_back_is_the_identity_and_a_quarter_swaps_the_halves() {
         let row: Vec<f32> = (0..64).map(|i| (i as f32 * 0.37).sin()).collect();
-        let mut turned = row.clone();
-        turn(&mut turned, |e| 41.0 * 500_000f64.powf(e));
-        assert!(row.iter().zip(&turned).any(|(a, b)| (a - b).abs() > 0.1));
-        turn(&mut turned, |e| -41.0 * 500_000f64.powf(e));
-        assert!(row.iter().zip(&turned).all(|(a, b)| (a - b).abs() < 1e-5));
+        for rope_type in [RopeType::Neox, RopeType::Norm] {
+            let mut turned = row.clone();
+            turn(&mut turned, &rope(rope_type, 64), |e| 41.0 * 500_000f64.powf(e));
+            assert!(row.iter().zip(&turned).any(|(a, b)| (a - b).abs() > 0.1));
+            turn(&mut turned, &rope(rope_type, 64), |e| -41.0 * 500_000f64.powf(e));
+            assert!(row.iter().zip(&turned).all(|(a, b)| (a - b).abs() < 1e-5));
+        }
         let mut quarter = row.clone();
-        turn(&mut quarter, |_| std::f64::consts::FRAC_PI_2);
+        turn(&mut quarter, &rope(RopeType::Neox, 64), |_| std::f64::consts::FRAC_PI_2);
         assert!(row[..32].iter().zip(&quarter[32..]).all(|(a, b)| (a - b).abs() < 1e-6));
         assert!(row[32..].iter().zip(&quarter[..32]).all(|(a, b)| (a + b).abs() < 1e-6));
+    }
+
+    /// By hand: a quarter turns (x, y) into (−y, x).
+    #[test]
+    fn pairs_are_neighbours_or_halves_and_the_rest_stays() {
+        let turned = |rope_type, dim| {
+            let mut row = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+            turn(&mut row, &rope(rope_type, dim), |_| std::f64::consts::FRAC_PI_2);
+            row.map(f32::round)
+        };
+        assert_eq!(turned(RopeType::Norm, 4), [-2.0, 1.0, -4.0, 3.0, 5.0, 6.0]);
+        assert_eq!(turned(RopeType::Neox, 4), [-3.0, -4.0, 1.0, 2.0, 5.0, 6.0]);
+        assert_eq!(turned(RopeType::None, 4), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    }
+
+    fn draft(heads: usize, layers: usize) -> Draft {
+        let tensor = |name: String| (name, Dtype::F16, vec![heads, 2, 1], (0..4 * heads as u8).collect());
+        let names = (0..layers).flat_map(|l| ["k", "v"].map(|t| format!("layer.{l}.{t}")));
+        Draft { metadata: HashMap::new(), tensors: names.map(tensor).collect() }
+    }
+
+    #[test]
+    fn three_heads_move_as_whole_heads_and_one_cannot() {
+        let moved = draft(3, 1).permute_heads().unwrap().unwrap();
+        assert_eq!(moved.tensors[0].3, [4, 5, 6, 7, 8, 9, 10, 11, 0, 1, 2, 3]);
+        assert!(draft(1, 1).permute_heads().unwrap().is_none());
+        assert!(draft(1, 2).swap_layers().unwrap().is_some() && draft(2, 1).swap_layers().unwrap().is_none());
     }
 }

@@ -4,10 +4,12 @@
 //! that no gate outlives the runner, however that one ends.
 
 use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
 
 use serde::{Deserialize, Serialize};
 
-use super::{GateId, GateInputs, run_gate, self_check};
+use super::{GateError, GateId, GateInputs, run_gate, self_check};
 use crate::exit::Exit;
 use crate::report::{FaultReport, GateReport};
 
@@ -22,15 +24,27 @@ pub enum Answer {
 }
 
 /// Runs the gate, or plants its faults, and returns the answer.
-pub fn answer(gate: GateId, inputs: &GateInputs, plant: bool) -> Answer {
+///
+/// # Errors
+/// [`GateError::Interrupted`].
+pub fn answer(gate: GateId, inputs: &GateInputs, plant: bool) -> Result<Answer, GateError> {
     die_with_parent();
     // Nobody may be reading any more: that is no reason to panic on the way out.
     let say = move |what: &str| drop(writeln!(std::io::stderr(), "{PROGRESS}{what}"));
     if plant {
-        Answer::Faults(self_check(gate, inputs, &mut |what| say(what)))
+        self_check(gate, inputs, &mut |what| say(what)).map(Answer::Faults)
     } else {
-        Answer::Gate(Box::new(run_gate(gate, inputs, Box::new(say))))
+        run_gate(gate, inputs, Box::new(say)).map(|report| Answer::Gate(Box::new(report)))
     }
+}
+
+/// Signals by which a user ends a program, as [`crate::interrupt`] takes them: SIGHUP, SIGINT and SIGTERM.
+const INTERRUPTS: [i32; 3] = [1, 2, 15];
+
+/// Did a process end because the user ended it? By the signal itself, where it came before the handler was there, or by
+/// the handler's exit code.
+pub fn was_interrupted(status: ExitStatus) -> bool {
+    status.code() == Some(Exit::Interrupted as i32) || status.signal().is_some_and(|s| INTERRUPTS.contains(&s))
 }
 
 /// Starts every progress line, so that the runner can tell it from other output.
@@ -41,6 +55,24 @@ pub fn die_with_parent() {
     std::thread::spawn(|| {
         let mut sink = [0u8; 64];
         while std::io::stdin().read(&mut sink).is_ok_and(|n| n > 0) {}
-        bitnet_rs::process::leave(Exit::Interrupted as i32);
+        files::process::leave(Exit::Interrupted as i32);
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::was_interrupted;
+    use std::process::Command;
+
+    /// By a shell that ends itself so.
+    #[test]
+    fn a_crash_is_no_interruption() {
+        let of = |script: &str| was_interrupted(Command::new("/bin/sh").args(["-c", script]).status().unwrap());
+        for script in ["exit 130", "kill -HUP $$", "kill -INT $$", "kill -TERM $$"] {
+            assert!(of(script), "{script}");
+        }
+        for script in ["exit 0", "exit 1", "exit 101", "kill -ABRT $$", "kill -SEGV $$", "kill -KILL $$"] {
+            assert!(!of(script), "{script}");
+        }
+    }
 }

@@ -7,18 +7,18 @@
 use std::path::Path;
 use std::time::Instant;
 
-use bitnet_rs::gguf::ModelFile;
 use bitnet_rs::{Batch, Context, ContextParams, CpuFeatures, Model, ModelParams, Pos, SeqId, Special, TokenId, greedy};
+use gguf::ModelFile;
 use serde_json::json;
 
 use super::recorder::{Recorder, finding};
 use super::thresholds::FirstLight;
-use super::{GateError, GateId, GateInputs, fault};
-use crate::model::faults::{self, FileFault};
-use crate::model::recording::Recording;
-use crate::model::source::ModelSource;
-use crate::reference::likelihood;
+use super::{GateError, GateId, GateInputs, fault, not_applicable, not_planted};
 use crate::report::{FaultReport, Severity};
+use models::faults::{self, FaultError, FileFault};
+use models::recording::Recording;
+use models::source::ModelSource;
+use reference::likelihood;
 
 /// Plain English that no model's training data need contain.
 pub const PASSAGE: &str = include_str!("../../../gates/prompts/passage.txt");
@@ -71,10 +71,10 @@ fn is_synthetic(file: &ModelFile) -> bool {
 fn recording_for(source: &ModelSource, path: &Path) -> Result<Option<Recording>, GateError> {
     let recording = Recording::embedded().map_err(|e| GateError::Other(format!("recording: {e}")))?;
     let hash = match source {
-        ModelSource::Embedded => super::sha256(crate::model::source::EMBEDDED),
+        ModelSource::Embedded => super::sha256(models::source::EMBEDDED),
         ModelSource::File(_) => {
-            let file = bitnet_rs::gguf::GgufFile::open(path, &Default::default()).map_err(bitnet_rs::Error::from)?;
-            if file.gguf().file_len() != crate::model::source::EMBEDDED.len() as u64 {
+            let file = gguf::GgufFile::open(path, &Default::default()).map_err(bitnet_rs::Error::from)?;
+            if file.gguf().file_len() != models::source::EMBEDDED.len() as u64 {
                 return Ok(None);
             }
             super::sha256(&std::fs::read(path)?)
@@ -97,12 +97,18 @@ fn continue_greedily(
     context.clear()?;
     let mut row = context.decode(&Batch::prompt(prompt, Pos::ZERO, SeqId::ZERO)?)?.last()?.to_vec();
     let mut out = Vec::new();
+    // One that goes on: the end of generation would only end it.
+    let model = context.model();
+    let goes_on = |t: &TokenId| !model.is_end_of_generation(*t) && !model.is_control(*t);
+    let constant = (0..model.n_vocab() as i32).filter_map(|id| model.token(id).ok()).find(goes_on);
     while out.len() < n {
         match planted {
-            Fault::NanLogits => row[7] = f32::NAN,
+            Fault::NanLogits => row.iter_mut().for_each(|logit| *logit = f32::NAN),
             Fault::ConstantToken => {
                 row.fill(0.0);
-                row[65] = 1.0;
+                if let Some(constant) = constant {
+                    row[constant.index()] = 1.0;
+                }
             }
             Fault::None => {}
         }
@@ -304,28 +310,43 @@ impl Spread {
 
 /// Plants the gate's faults.
 pub fn self_check(inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Vec<FaultReport> {
+    plant(inputs, progress).unwrap_or_else(|e| vec![fault(GateId::FirstLight, "(set-up)", false, e.to_string())])
+}
+
+fn plant(inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Result<Vec<FaultReport>, GateError> {
+    let path = inputs.model.path()?;
+    let file = ModelFile::open(path.as_path(), &Default::default()).map_err(bitnet_rs::Error::from)?;
+    let random = is_synthetic(&file);
+    let recording = recording_for(&inputs.model, path.as_path())?;
+    let n_layer = file.info().hyperparameters().n_layer;
     let mut reports = Vec::new();
-    for (name, planted) in [("constant-token sampler", Fault::ConstantToken), ("NaN logits", Fault::NanLogits)] {
-        progress(name);
-        reports.push(judge(name, inputs, planted));
+    progress("NaN logits");
+    reports.push(judge("NaN logits", inputs, Fault::NanLogits));
+    // Against a recording one layer shows. Without one the gate only says that the model speaks sanely, which a trained
+    // model of many layers may go on to do without one of them: what it claims to see is a model without any.
+    let (zeroed, layers) = match &recording {
+        Some(_) => ("weights of one layer zeroed", n_layer / 2..n_layer / 2 + 1),
+        None => ("weights of every layer zeroed", 0..n_layer),
+    };
+    if random {
+        let why = "random weights: the gate says nothing about coherence";
+        reports.extend(["constant-token sampler", zeroed].map(|name| not_applicable(GateId::FirstLight, name, why)));
+        return Ok(reports);
     }
-    let name = "weights of one layer zeroed";
-    progress(name);
-    let zeroed = inputs.model.path().map_err(GateError::from).and_then(|path| {
-        let folder = tempfile::tempdir()?;
+    progress("constant-token sampler");
+    reports.push(judge("constant-token sampler", inputs, Fault::ConstantToken));
+    progress(zeroed);
+    let copied = tempfile::tempdir().map_err(FaultError::from).and_then(|folder| {
         let target = folder.path().join("zeroed.gguf");
-        faults::rewrite(path.as_path(), &target, &[FileFault::ZeroLayer(1)], false)
-            .map_err(|e| GateError::Other(e.to_string()))?;
+        let faults: Vec<FileFault> = layers.map(FileFault::ZeroLayer).collect();
+        faults::rewrite(path.as_path(), &target, &faults, false)?;
         Ok((folder, target))
     });
-    reports.push(match zeroed {
-        Ok((_folder, target)) => {
-            // The recording belongs to the intact file: compare as if this were it.
-            judge_file(name, inputs, &target)
-        }
-        Err(e) => fault(GateId::FirstLight, name, false, e.to_string()),
+    reports.push(match copied {
+        Ok((_folder, target)) => judge_file(zeroed, inputs, recording.as_ref(), &target),
+        Err(e) => not_planted(GateId::FirstLight, zeroed, &e),
     });
-    reports
+    Ok(reports)
 }
 
 fn judge(name: &str, inputs: &GateInputs, planted: Fault) -> FaultReport {
@@ -336,14 +357,12 @@ fn judge(name: &str, inputs: &GateInputs, planted: Fault) -> FaultReport {
     }
 }
 
-fn judge_file(name: &str, inputs: &GateInputs, path: &Path) -> FaultReport {
+/// `recording` belongs to the intact file: the faulty one is compared as if it were that.
+fn judge_file(name: &str, inputs: &GateInputs, recording: Option<&Recording>, path: &Path) -> FaultReport {
     let mut rec = Recorder::new(Box::new(|_| {}));
-    let outcome = Model::load(path, ModelParams::default()).map_err(GateError::from).and_then(|model| {
-        let synthetic = is_synthetic(model.file());
-        let recording = Recording::embedded().map_err(|e| GateError::Other(e.to_string()))?;
-        let own = inputs.model == ModelSource::Embedded;
-        coherence(&model, inputs, own.then_some(&recording), synthetic, Fault::None, &mut rec)
-    });
+    let outcome = Model::load(path, ModelParams::default())
+        .map_err(GateError::from)
+        .and_then(|model| coherence(&model, inputs, recording, false, Fault::None, &mut rec));
     match outcome {
         Ok(()) => verdict(name, &rec),
         Err(e) => fault(GateId::FirstLight, name, false, e.to_string()),
@@ -369,7 +388,7 @@ pub fn record(inputs: &GateInputs, prompts: &[String], max_tokens: usize) -> Res
         let tokens = model.tokenize(prompt, Special::MarkupWithBos)?;
         let spoken = continue_greedily(&mut context, &tokens, max_tokens, Fault::None)?
             .ok_or_else(|| GateError::Other(format!("{prompt:?}: the logits are not finite")))?;
-        continuations.push(crate::model::recording::Continuation {
+        continuations.push(models::recording::Continuation {
             prompt: prompt.clone(),
             text: String::from_utf8_lossy(&model.detokenize(&spoken, true)?).into_owned(),
             tokens: spoken.iter().map(|t| t.get()).collect(),

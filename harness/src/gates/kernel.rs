@@ -1,26 +1,26 @@
 //! Gate 1: the ternary matrix product equals a reference, bit for bit.
 //!
 //! Every I2_S entry point of the engine runs on random inputs for the model's shapes and a standard list, against
-//! the i64 reference of [`crate::reference::i2s`]. The AVX2 kernel adds products in 16-bit lanes; so the gate also
+//! the i64 reference of [`reference::i2s`]. The AVX2 kernel adds products in 16-bit lanes; so the gate also
 //! computes the lane sums on the model's real activations, and shows the inputs where the lanes wrap, with the
 //! domain in which they cannot.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use bitnet_rs::gguf::{GgmlType, ModelFile};
 use bitnet_rs::kernels::{self, DotKernel};
-use bitnet_rs::mapped::MappedFile;
 use bitnet_rs::{Batch, Context, ContextParams, Model, ModelParams, Pos, Probe, ProbedTensor, SeqId, Special};
+use files::mapped::MappedFile;
+use gguf::{GgmlType, ModelFile};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
 use super::recorder::{Recorder, finding};
 use super::{GateError, GateId, GateInputs, fault};
-use crate::reference::i2s::{self, I2sMatrix, PackedFault, Packing, QuantizedRow};
-use crate::reference::lanes;
 use crate::report::{FaultReport, Finding, Severity};
+use reference::i2s::{self, I2sMatrix, PackedFault, Packing, QuantizedRow};
+use reference::lanes;
 
 /// Text whose activations are measured where the tokenizer allows; any vocabulary can spell it.
 const PROBE_TEXT: &str = "The lamp in the kitchen is on. Turn it off when everyone has left the room, please. \

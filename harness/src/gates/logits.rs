@@ -8,23 +8,23 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use bitnet_rs::gguf::{Gguf, GgufFile, ModelFile};
-use bitnet_rs::mapped::MappedFile;
 use bitnet_rs::{Batch, Context, ContextParams, Model, ModelParams, Pos, SeqId, Special, TokenId};
+use files::mapped::MappedFile;
+use gguf::{Gguf, GgufFile, ModelFile, ModelInfo, TokenizerModel};
 use serde_json::json;
 
 use super::first_light::PASSAGE;
 use super::recorder::{Recorder, finding};
-use super::{GateError, GateId, GateInputs, fault};
-use crate::model::faults::{self, FileFault};
-use crate::model::source::ModelSource;
-use crate::reference::agreement::{Agreement, RowAgreement, first, shift_hint};
-use crate::reference::engine_trace::{engine_trace, forced_comparison, origin};
-use crate::reference::identity::{self, IdentityError, ScaleVerdict, TernaryWeights};
-use crate::reference::likelihood;
-use crate::reference::reference_file::{ReferenceFile, StoredPrompt};
-use crate::reference::trace::{Comparison, Departure};
+use super::{GateError, GateId, GateInputs, fault, not_planted};
+use crate::gates::engine_trace::{engine_trace, forced_comparison, origin};
 use crate::report::{FaultReport, Finding, Severity};
+use models::faults::{self, FaultError, FileFault};
+use models::source::ModelSource;
+use reference::agreement::{Agreement, RowAgreement, first, shift_hint};
+use reference::identity::{self, IdentityError, ScaleVerdict, TernaryWeights};
+use reference::likelihood;
+use reference::reference_file::{ReferenceFile, StoredPrompt};
+use reference::trace::{Comparison, Departure};
 
 /// The embedded model's reference (docs/formats/reference.md).
 pub static EMBEDDED_REFERENCE: &[u8] = include_bytes!("../../../gates/references/bitnet-harness-home.safetensors");
@@ -525,7 +525,7 @@ fn second_opinion(
     let mut ids = model.tokenize(PASSAGE, Special::ContentWithBos)?;
     ids.truncate(inputs.thresholds.logits.traced_tokens);
     localise(&model, gguf, bytes, &ids, 0, rec)?;
-    let Ok(own) = crate::reference::forward::ReferenceModel::load(gguf, bytes) else { return Ok(()) };
+    let Ok(own) = reference::forward::ReferenceModel::load(gguf, bytes) else { return Ok(()) };
     let raw: Vec<i32> = ids.iter().map(|t| t.get()).collect();
     let output =
         own.forward(&raw, &Default::default(), None, &mut |_| ()).map_err(|e| GateError::Other(e.to_string()))?;
@@ -577,20 +577,33 @@ pub fn self_check(inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Vec<Fa
             return reports;
         }
     };
-    let n_layer = match ModelFile::open(path.as_path(), &Default::default()) {
-        Ok(file) => file.info().hyperparameters().n_layer,
+    let file = match ModelFile::open(path.as_path(), &Default::default()) {
+        Ok(file) => file,
         Err(e) => {
             reports.push(fault(GateId::Model, "faulty files", false, e.to_string()));
             return reports;
         }
     };
-    let last = n_layer.saturating_sub(1);
-    let middle = n_layer / 2;
+    for expected in file_faults(file.info()) {
+        progress(expected.name);
+        reports.push(plant_file(&expected, &inputs, path.as_path()));
+    }
+    reports
+}
+
+/// The faults of a model's file, each another value than this model's own.
+fn file_faults(model: &ModelInfo) -> [Expected; 4] {
+    let h = model.hyperparameters();
+    let last = h.n_layer.saturating_sub(1);
+    let middle = h.n_layer / 2;
     let scaled = format!("blk.{middle}.ffn_down.weight");
-    for expected in [
+    let tokenizer = model.tokenizer();
+    // SentencePiece has no pre-tokenizer: the key means nothing there.
+    let pre = (tokenizer.model == TokenizerModel::Bpe).then(|| faults::other_pre_tokenizer(tokenizer.pre.as_deref()));
+    [
         Expected {
             name: "other pre-tokenizer",
-            planted: FileFault::PreTokenizer(Some("gpt-2".into())),
+            planted: FileFault::PreTokenizer(pre.or(tokenizer.pre.as_deref()).map(str::to_owned)),
             named: vec!["in the reference; its logits are not compared".into()],
         },
         Expected {
@@ -600,7 +613,7 @@ pub fn self_check(inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Vec<Fa
         },
         Expected {
             name: "other RoPE base",
-            planted: FileFault::RopeBase(10_000.0),
+            planted: FileFault::RopeBase(faults::other_rope_base(h.rope.freq_base)),
             named: vec!["rope_theta is".into(), "rotation (RoPE) in layer 0".into()],
         },
         Expected {
@@ -608,18 +621,13 @@ pub fn self_check(inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Vec<Fa
             planted: FileFault::SwapLayers(0, last),
             named: vec![format!("layers 0 and {last} are swapped"), "(blk.0.".into()],
         },
-    ] {
-        progress(expected.name);
-        reports.push(plant_file(&expected, &inputs, path.as_path()));
-    }
-    reports
+    ]
 }
 
 fn plant_file(expected: &Expected, inputs: &GateInputs, intact: &Path) -> FaultReport {
-    let copied = tempfile::tempdir().map_err(GateError::from).and_then(|folder| {
+    let copied = tempfile::tempdir().map_err(FaultError::from).and_then(|folder| {
         let target = folder.path().join("faulty.gguf");
-        faults::rewrite(intact, &target, std::slice::from_ref(&expected.planted), false)
-            .map_err(|e| GateError::Other(e.to_string()))?;
+        faults::rewrite(intact, &target, std::slice::from_ref(&expected.planted), false)?;
         Ok((folder, target))
     });
     match copied {
@@ -628,7 +636,7 @@ fn plant_file(expected: &Expected, inputs: &GateInputs, intact: &Path) -> FaultR
             let inputs = GateInputs { model: ModelSource::File(target), ..inputs.clone() };
             plant(expected.name, &inputs, &Fault::File(intact.to_owned()), &expected.named)
         }
-        Err(e) => fault(GateId::Model, expected.name, false, e.to_string()),
+        Err(e) => not_planted(GateId::Model, expected.name, &e),
     }
 }
 
@@ -656,6 +664,32 @@ fn plant(name: &str, inputs: &GateInputs, planted: &Fault, needed: &[String]) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Each fault changes a model whose own values are those that other models get as a fault.
+    #[test]
+    fn the_faults_of_a_file_differ_from_the_file() {
+        use synth::{SynthSpec, write_synth_file};
+        let folder = tempfile::tempdir().unwrap();
+        let (intact, faulty) = (folder.path().join("m.gguf"), folder.path().join("f.gguf"));
+        let tiny = SynthSpec { n_embd: 128, n_ff: 128, n_vocab: 300, ..SynthSpec::preset("tiny").unwrap() };
+        for (rope_base, pre, n_layer) in
+            [(500_000.0, Some("llama-bpe"), 2), (10_000.0, Some("gpt-2"), 3), (200.0, None, 1)]
+        {
+            let spec = SynthSpec { rope_base, pre_tokenizer: pre.map(str::to_owned), n_layer, ..tiny.clone() };
+            write_synth_file(&spec, 1, &intact, true, &mut |_| (), &Default::default()).unwrap();
+            let file = ModelFile::open(&intact, &Default::default()).unwrap();
+            for expected in file_faults(file.info()) {
+                let planted = faults::rewrite(&intact, &faulty, std::slice::from_ref(&expected.planted), true);
+                if n_layer == 1 && expected.name == "two layers swapped" {
+                    assert!(planted.unwrap_err().has_no_place());
+                    continue;
+                }
+                planted.unwrap();
+                let differs = std::fs::read(&intact).unwrap() != std::fs::read(&faulty).unwrap();
+                assert!(differs, "{} in {rope_base}, {pre:?}", expected.name);
+            }
+        }
+    }
 
     #[test]
     fn no_chunk_of_one_token_behind_others() {

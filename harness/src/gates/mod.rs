@@ -15,6 +15,7 @@
 pub mod agent;
 pub mod bridge;
 pub mod child;
+mod engine_trace;
 pub mod first_light;
 pub mod grammar;
 pub mod kernel;
@@ -26,8 +27,9 @@ pub mod thresholds;
 
 use std::path::PathBuf;
 
-use crate::model::source::ModelSource;
 use crate::report::{FaultReport, Finding, GateReport, Severity};
+use models::faults::FaultError;
+use models::source::ModelSource;
 use recorder::{Recorder, finding};
 use thresholds::Thresholds;
 
@@ -98,16 +100,16 @@ impl GateId {
         }
     }
 
-    fn self_check(self, inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Vec<FaultReport> {
-        match self {
+    fn self_check(self, inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Result<Vec<FaultReport>, GateError> {
+        Ok(match self {
             Self::FirstLight => first_light::self_check(inputs, progress),
             Self::Kernel => kernel::self_check(progress),
             Self::Model => logits::self_check(inputs, progress),
             Self::RoundTrip => round_trip::self_check(inputs, progress),
-            Self::Bridge => bridge::self_check(inputs, progress),
+            Self::Bridge => bridge::self_check(inputs, progress)?,
             Self::Grammar => grammar::self_check(inputs, progress),
             Self::Agent => agent::self_check(progress),
-        }
+        })
     }
 }
 
@@ -138,42 +140,73 @@ pub enum GateError {
     /// A file could not be read or written.
     #[error(transparent)]
     Io(#[from] std::io::Error),
+    /// The user interrupted a process of the gate; nothing is known about the model.
+    #[error("interrupted")]
+    Interrupted,
     /// Something that the gate's own arithmetic refused.
     #[error("{0}")]
     Other(String),
 }
 
-impl From<crate::reference::i2s::I2sError> for GateError {
-    fn from(e: crate::reference::i2s::I2sError) -> Self {
+impl From<reference::i2s::I2sError> for GateError {
+    fn from(e: reference::i2s::I2sError) -> Self {
         Self::Other(e.to_string())
     }
 }
 
 /// Runs one gate in this process. An error is that gate's FAIL, except where only the host lacks the means.
-pub fn run_gate(gate: GateId, inputs: &GateInputs, progress: Box<dyn FnMut(&str)>) -> GateReport {
+///
+/// # Errors
+/// [`GateError::Interrupted`]: there is nothing to report.
+pub fn run_gate(gate: GateId, inputs: &GateInputs, progress: Box<dyn FnMut(&str)>) -> Result<GateReport, GateError> {
     let mut rec = Recorder::new(progress);
     rec.input("thresholds", "embedded", sha256(thresholds::TEXT.as_bytes()));
     if let Err(e) = gate.run(inputs, &mut rec) {
         let (severity, code) = match &e {
+            GateError::Interrupted => return Err(e),
             GateError::Engine(bitnet_rs::Error::ContextMemory { .. }) => (Severity::Unmeasured, "not-enough-memory"),
             _ => (Severity::Failure, "error"),
         };
         rec.say(e.to_string());
         rec.finding(Finding { severity, ..finding(severity, code, e.to_string(), []) });
     }
-    rec.finish(gate.id(), gate.title())
+    Ok(rec.finish(gate.id(), gate.title()))
 }
 
-/// Plants each of a gate's faults and reports which were caught.
-pub fn self_check(gate: GateId, inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Vec<FaultReport> {
+/// Plants each of a gate's faults and reports which were caught. Each is derived from the model it is planted in, so
+/// that it never coincides with what the model has anyway.
+///
+/// # Errors
+/// [`GateError::Interrupted`].
+pub fn self_check(
+    gate: GateId,
+    inputs: &GateInputs,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Vec<FaultReport>, GateError> {
     gate.self_check(inputs, progress)
 }
 
 pub(crate) fn fault(gate: GateId, fault: &str, caught: bool, evidence: impl Into<String>) -> FaultReport {
-    FaultReport { gate: gate.id().into(), fault: fault.into(), caught, evidence: evidence.into() }
+    FaultReport {
+        gate: gate.id().into(),
+        fault: fault.into(),
+        caught,
+        not_applicable: false,
+        evidence: evidence.into(),
+    }
+}
+
+/// A fault that this model has no place for.
+pub(crate) fn not_applicable(gate: GateId, name: &str, why: impl Into<String>) -> FaultReport {
+    FaultReport { not_applicable: true, ..fault(gate, name, false, why) }
+}
+
+/// A copy with the fault could not be made: the model has no place for it, or something went wrong.
+pub(crate) fn not_planted(gate: GateId, name: &str, e: &FaultError) -> FaultReport {
+    if e.has_no_place() { not_applicable(gate, name, e.to_string()) } else { fault(gate, name, false, e.to_string()) }
 }
 
 /// `sha256:…` of bytes in memory.
 pub(crate) fn sha256(bytes: &[u8]) -> String {
-    bitnet_rs::gguf::Sha256Hash::of(bytes).to_string()
+    gguf::Sha256Hash::of(bytes).to_string()
 }

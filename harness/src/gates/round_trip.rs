@@ -4,8 +4,9 @@
 //! logits must be equal bit for bit. Against one pass over everything they are bounded. A neighbour sequence must
 //! not notice, wrong settings must be refused by name, and decoding at a shifted position must show.
 
-use bitnet_rs::state::{KvTensor, KvType, SequenceState, StateBlob};
 use bitnet_rs::{Batch, Context, ContextParams, Error, Model, ModelParams, Pos, SeqId, TokenId};
+use gguf::Hyperparameters;
+use kv::{KvTensor, KvType, SequenceState, StateBlob};
 use serde_json::json;
 
 use super::recorder::{Recorder, finding};
@@ -62,10 +63,11 @@ impl Case {
     }
 }
 
-/// Combinations of types and flash attention that the engine can compute.
-fn settings() -> Vec<(bool, KvType, KvType)> {
+/// Combinations of types and flash attention that the engine can compute with heads of this size: the quantized types
+/// come in blocks, which must divide it.
+fn settings(head_dim: u32) -> Vec<(bool, KvType, KvType)> {
     use KvType::{F16, F32, Q8_0};
-    vec![
+    let all = [
         (false, F16, F16),
         (true, F16, F16),
         (false, F32, F16),
@@ -73,17 +75,19 @@ fn settings() -> Vec<(bool, KvType, KvType)> {
         (true, Q8_0, F16),
         (true, F16, Q8_0),
         (true, Q8_0, Q8_0),
-    ]
+    ];
+    let fits = |kv: KvType| head_dim.is_multiple_of(kv.block_len());
+    all.into_iter().filter(|&(_, type_k, type_v)| fits(type_k) && fits(type_v)).collect()
 }
 
 /// Every setting with every prefix on a small model. On a large one each setting, each prefix, each context size
 /// and each thread count occurs, but not their whole product; the count is in the report.
-fn cases(t: &RoundTrip, threads: u32, n_ctx_train: u32, large: bool) -> Vec<Case> {
-    let [small, big] = t.n_ctx.map(|n| n.min(n_ctx_train));
+fn cases(t: &RoundTrip, threads: u32, h: &Hyperparameters, large: bool) -> Vec<Case> {
+    let [small, big] = t.n_ctx.map(|n| n.min(h.n_ctx_train));
     let mut prefixes = t.prefixes.clone();
     prefixes.push(longest(t, small));
     prefixes.retain(|p| *p > 0 && *p <= longest(t, small));
-    let settings = settings();
+    let settings = settings(h.head_dim);
     let mut cases = Vec::new();
     for (i, &(flash_attn, type_k, type_v)) in settings.iter().enumerate() {
         for (j, &prefix) in prefixes.iter().enumerate() {
@@ -219,7 +223,7 @@ pub fn run(inputs: &GateInputs, rec: &mut Recorder) -> Result<(), GateError> {
     let path = inputs.model.path()?;
     let model = Model::load(path.as_path(), ModelParams::default())?;
     let large = is_large(&model);
-    let mut cases = cases(t, inputs.threads, model.info().hyperparameters().n_ctx_train, large);
+    let mut cases = cases(t, inputs.threads, model.info().hyperparameters(), large);
     if inputs.quick {
         cases.retain(|c| [1, 33, 256].contains(&c.prefix));
     }
@@ -325,9 +329,16 @@ fn refusals(model: &Model, rec: &mut Recorder) -> Result<(), GateError> {
     let mut context = Context::new(model, &base)?;
     context.decode(&Batch::prompt(&text, Pos::ZERO, MAIN)?)?;
     let control = context.save(MAIN)?;
+    // Another type than the base's f16 that heads of this size can have.
+    let other_type = if settings(model.info().hyperparameters().head_dim).iter().any(|s| s.1 == KvType::Q8_0) {
+        KvType::Q8_0
+    } else {
+        KvType::F32
+    };
+    let other_name = other_type.to_string();
     let others = [
         ("flash attention", ContextParams { flash_attn: true, ..base.clone() }, "flash attention"),
-        ("key type", ContextParams { type_k: KvType::Q8_0, ..base.clone() }, "q8_0"),
+        ("key type", ContextParams { type_k: other_type, ..base.clone() }, other_name.as_str()),
     ];
     for (what, params, named) in others {
         let mut other = Context::new(model, &params)?;
@@ -409,9 +420,11 @@ fn plant(inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Result<Vec<Faul
     let layer = live.state.geometry().n_layer() / 2;
     let keys = blob.layout().payload(layer, KvTensor::Keys);
     let mut flipped = good.to_vec();
-    // The high byte of an f16 in the middle: sign, exponent.
+    // The high byte of an f16 in the middle: the exponent's highest bit, or the sign where that would give infinity or
+    // NaN (values from 1 to 2), which is another fault than this one.
     let at = keys.start + ((keys.len() / 2) & !1) + 1;
-    flipped[at] ^= 0x40;
+    let exponent = 0x7c;
+    flipped[at] ^= if (flipped[at] ^ 0x40) & exponent == exponent { 0x80 } else { 0x40 };
     judge("one byte flipped", &flipped, 0)?;
 
     let mut rows = good.to_vec();
@@ -438,8 +451,10 @@ mod tests {
     #[test]
     fn large_models_still_see_every_setting_prefix_and_thread_count() {
         let t = crate::gates::thresholds::Thresholds::embedded().unwrap().round_trip;
-        let large = cases(&t, 2, 4096, true);
-        for setting in settings() {
+        let h = hyperparameters();
+        assert_eq!((h.n_ctx_train >= 1024, h.head_dim), (true, 64));
+        let large = cases(&t, 2, &h, true);
+        for setting in settings(64) {
             assert!(large.iter().any(|c| (c.flash_attn, c.type_k, c.type_v) == setting), "{setting:?}");
         }
         for prefix in t.prefixes.iter().chain(&[512 - 8 - 3 - 7 - 2]) {
@@ -447,7 +462,27 @@ mod tests {
         }
         assert!(large.iter().any(|c| c.threads == 1) && large.iter().any(|c| c.threads == 2));
         assert!(large.iter().any(|c| c.n_ctx == 512) && large.iter().any(|c| c.n_ctx == 1024));
-        assert_eq!(cases(&t, 2, 4096, false).len(), 7 * 9 * 2);
+        assert_eq!(cases(&t, 2, &h, false).len(), 7 * 9 * 2);
+    }
+
+    /// The embedded model's.
+    fn hyperparameters() -> Hyperparameters {
+        let path = models::source::ModelSource::Embedded.path().unwrap();
+        let file = gguf::ModelFile::open(path.as_path(), &Default::default()).unwrap();
+        file.info().hyperparameters().clone()
+    }
+
+    /// Q8_0 has blocks of 32.
+    #[test]
+    fn heads_that_no_block_divides_have_no_quantized_setting() {
+        let floats =
+            [(false, KvType::F16, KvType::F16), (true, KvType::F16, KvType::F16), (false, KvType::F32, KvType::F16)];
+        for head_dim in [2, 16, 48] {
+            assert_eq!(settings(head_dim), floats, "{head_dim}");
+        }
+        for head_dim in [32, 96, 128] {
+            assert_eq!(settings(head_dim).len(), 7, "{head_dim}");
+        }
     }
 
     #[test]

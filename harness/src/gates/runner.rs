@@ -1,5 +1,6 @@
 //! Runs gates in child processes with a time limit: a native abort or a hang is that gate's FAIL, and the others
-//! still run.
+//! still run. Ctrl-C reaches the whole process group, so a child may end by it before this process has noticed: however
+//! the two race, that is an interruption and never the gate's FAIL.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -13,12 +14,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::child::{Answer, PROGRESS};
+use super::child::{Answer, PROGRESS, was_interrupted};
 use super::recorder::finding;
 use super::{GateId, GateInputs};
-use crate::interrupt;
-use crate::model::source::ModelSource;
 use crate::report::{Checks, FaultReport, GateReport, Severity, Verdict};
+use models::source::ModelSource;
 
 /// How to start a child.
 #[derive(Clone, Debug)]
@@ -105,7 +105,7 @@ impl Launcher {
     ) -> Result<(Ending, String, Vec<String>), RunnerError> {
         // What the child leaves when it is killed goes with this folder.
         let scratch = tempfile::Builder::new().prefix("bitnet-harness-").tempdir().map_err(RunnerError::Scratch)?;
-        let _leftover = interrupt::remove_when_interrupted(scratch.path());
+        let _leftover = files::leftovers::remove_when_interrupted(scratch.path());
         let mut command = Command::new(&self.program);
         command.env("TMPDIR", scratch.path());
         command.args(["gate-child", "--gate", gate.id(), "--threads", &inputs.threads.to_string()]);
@@ -146,7 +146,15 @@ impl Launcher {
         let output = output.join().unwrap_or_default();
         let _ = errors.join();
         incoming.try_iter().for_each(|line| take_line(line, &mut tail, progress));
-        Ok((ending?, output, tail))
+        let ending = ending?;
+        // No signal of the kind was sent from here: `wait` kills, and a child's stdin ends with this process only.
+        if let Ending::Exited(status) = &ending
+            && was_interrupted(*status)
+            && parse(&output).is_none()
+        {
+            return Err(RunnerError::Interrupted);
+        }
+        Ok((ending, output, tail))
     }
 
     fn wait(

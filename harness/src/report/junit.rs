@@ -4,17 +4,19 @@ use std::fmt::Write as _;
 
 use super::{GateReport, Report, Verdict};
 
-/// Renders the report as JUnit XML: FAIL is a failure, UNKNOWN is skipped, a missed planted fault is a failure.
+/// Renders the report as JUnit XML: FAIL is a failure, UNKNOWN is skipped, a missed planted fault is a failure, one
+/// that does not apply is skipped.
 pub fn junit(report: &Report) -> String {
     let count = |v: Verdict| report.gates.iter().filter(|g| g.verdict == v).count();
-    let missed = report.self_check.iter().filter(|f| !f.caught).count();
+    let missed = report.self_check.iter().filter(|f| f.missed()).count();
+    let not_applicable = report.self_check.iter().filter(|f| f.not_applicable).count();
     let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
     let _ = writeln!(
         out,
         "<testsuite name=\"gates\" tests=\"{}\" failures=\"{}\" skipped=\"{}\" time=\"{:.3}\">",
         report.gates.len() + report.self_check.len(),
         count(Verdict::Fail) + missed,
-        count(Verdict::Unknown),
+        count(Verdict::Unknown) + not_applicable,
         report.duration_ms as f64 / 1000.0
     );
     for gate in &report.gates {
@@ -23,7 +25,9 @@ pub fn junit(report: &Report) -> String {
     for fault in &report.self_check {
         let name = escape(&format!("gate {} catches: {}", fault.gate, fault.fault));
         let _ = write!(out, "  <testcase classname=\"self-check\" name=\"{name}\">");
-        if !fault.caught {
+        if fault.not_applicable {
+            let _ = write!(out, "<skipped message=\"{}\"/>", escape(&fault.evidence));
+        } else if fault.missed() {
             let _ = write!(out, "<failure message=\"{}\"/>", escape(&fault.evidence));
         }
         out.push_str("</testcase>\n");

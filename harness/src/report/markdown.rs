@@ -40,7 +40,11 @@ pub fn markdown(report: &Report) -> String {
     if !report.self_check.is_empty() {
         out.push_str("\n## Self-check\n\n| gate | planted fault | caught | evidence |\n|---|---|---|---|\n");
         for f in &report.self_check {
-            let caught = if f.caught { "yes" } else { "**no**" };
+            let caught = match f {
+                f if f.not_applicable => "not applicable",
+                f if f.caught => "yes",
+                _ => "**no**",
+            };
             let _ = writeln!(out, "| {} | {} | {caught} | {} |", f.gate, cell(&f.fault), cell(&f.evidence));
         }
     }

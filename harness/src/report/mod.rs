@@ -123,8 +123,18 @@ pub struct FaultReport {
     pub fault: String,
     /// Seen by the gate, and where it must name a place, the right one was named.
     pub caught: bool,
-    /// What the gate said.
+    /// It cannot be planted in this model, or this gate makes no claim about it there: neither caught nor missed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub not_applicable: bool,
+    /// What the gate said, or why the fault was not planted.
     pub evidence: String,
+}
+
+impl FaultReport {
+    /// Planted, and the gate did not see it.
+    pub fn missed(&self) -> bool {
+        !self.caught && !self.not_applicable
+    }
 }
 
 /// The go/no-go line.

@@ -51,9 +51,18 @@ pub fn text(report: &Report) -> String {
     }
     if !report.self_check.is_empty() {
         let caught = report.self_check.iter().filter(|f| f.caught).count();
-        let _ = writeln!(out, "\nself-check: {caught} of {} planted faults caught", report.self_check.len());
+        let planted = report.self_check.iter().filter(|f| !f.not_applicable).count();
+        let _ = write!(out, "\nself-check: {caught} of {planted} planted faults caught");
+        match report.self_check.len() - planted {
+            0 => out.push('\n'),
+            n => drop(writeln!(out, ", {n} not applicable to this model")),
+        }
         for fault in &report.self_check {
-            let mark = if fault.caught { "caught" } else { "MISSED" };
+            let mark = match fault {
+                f if f.not_applicable => "n/a   ",
+                f if f.caught => "caught",
+                _ => "MISSED",
+            };
             let _ = writeln!(out, "  {mark} gate {:<3} {:<34} {}", fault.gate, fault.fault, fault.evidence);
         }
     }

@@ -1,13 +1,13 @@
 //! Library calls that abort, fault or are swallowed in the engine: the rows of 'What ends the process', each in a
 //! child of this test binary, on a test thread's small stack. BR-11, BR-14, BR-19 to BR-25, BR-38, BR-50.
 
-use bitnet_rs::grammar::{Grammar, GrammarLimits};
-use bitnet_rs::state::{KvType, StateBlob};
 use bitnet_rs::{
     Batch, Constraint, Context, ContextParams, Model, ModelParams, Pos, Sampler, SamplingParams, SeqId, Special,
     TokenId, kernels, vocabulary_trie,
 };
-use harness::model::source::ModelSource;
+use grammar::{Grammar, GrammarLimits};
+use kv::{KvType, StateBlob};
+use models::source::ModelSource;
 
 use crate::attempt::{Attempt, call};
 
@@ -262,7 +262,7 @@ fn text(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
 
-pub(crate) fn load() -> Result<(Model, harness::model::source::ModelPath), String> {
+pub(crate) fn load() -> Result<(Model, models::source::ModelPath), String> {
     let path = ModelSource::Embedded.path().map_err(text)?;
     Ok((Model::load(path.as_path(), ModelParams::default()).map_err(text)?, path))
 }
@@ -297,7 +297,7 @@ fn constraint(model: &Model, grammar: &str) -> Result<Constraint, String> {
 }
 
 /// Twenty cells of sequence 0.
-pub(crate) fn saved(model: &Model) -> Result<bitnet_rs::state::SequenceState, String> {
+pub(crate) fn saved(model: &Model) -> Result<kv::SequenceState, String> {
     let mut c = small(model)?;
     decode(&mut c, &tokens(model, 20), 0, 0)?;
     c.save(SeqId::ZERO).map_err(text)

@@ -1,7 +1,7 @@
 //! Cartridges, state blobs and token files through the command line: BR-40, BR-55 to BR-58, BR-18.
 
-use bitnet_rs::state::{BlobWriter, KvType, StateGeometry, ValueLayout};
-use harness::cartridge::{ModelLock, Overwrite, Provenance, RopeType, write_native};
+use cartridge::{ModelLock, Overwrite, Provenance, RopeType, write_native};
+use kv::{BlobWriter, KvType, StateGeometry, ValueLayout};
 use serde_json::{Value, json};
 
 use crate::attempt::{Attempt, harness};
@@ -50,7 +50,7 @@ pub(crate) fn sound() -> Vec<u8> {
     let path = folder.path().join("c");
     let bytes = blob();
     let geometry = geometry();
-    let state = bitnet_rs::state::StateBlob::parse(&bytes, &geometry).unwrap();
+    let state = kv::StateBlob::parse(&bytes, &geometry).unwrap();
     write_native(&path, &state, &[9, 8, 7], &lock(), &Provenance::default(), Overwrite::Refuse).unwrap();
     std::fs::read(path).unwrap()
 }

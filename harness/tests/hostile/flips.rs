@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use bitnet_rs::gguf::fixture::tiny_model;
-use bitnet_rs::gguf::{Architecture, Gguf, Limits, ModelFile, ModelInfo};
-use bitnet_rs::state::StateBlob;
+use ::cartridge::{Cartridge, Level};
 use bitnet_rs::{Batch, Context, ContextParams, Model, ModelParams, Pos, SeqId};
-use harness::cartridge::{Cartridge, Level};
+use gguf::fixture::tiny_model;
+use gguf::{Architecture, Gguf, Limits, ModelFile, ModelInfo};
+use kv::StateBlob;
 
 use crate::attempt::{Attempt, Tally, call};
 use crate::calls;

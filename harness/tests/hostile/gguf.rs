@@ -1,7 +1,7 @@
 //! GGUF files: every part of the header broken, and the rows of BR-03 to BR-08 and BR-28.
 
-use bitnet_rs::gguf::fixture::{GgufBuilder, KeyEntry, tiny_model};
-use bitnet_rs::gguf::{Architecture, GgmlType};
+use gguf::fixture::{GgufBuilder, KeyEntry, tiny_model};
+use gguf::{Architecture, GgmlType};
 
 use crate::attempt::{Attempt, harness};
 
@@ -242,7 +242,7 @@ fn hyperparameters() -> Vec<Attempt> {
 }
 
 fn tokenizer() -> Vec<Attempt> {
-    use bitnet_rs::gguf::{Array, Strings};
+    use gguf::{Array, Strings};
     let mut all = Vec::new();
     for key in ["tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.ggml.merges"] {
         all.push(refused(&format!("without {key}"), key, |f| {

@@ -15,13 +15,13 @@ use crate::special_files::fifo;
 
 const AREA: &str = "hub";
 const COMMIT: &str = "0123456789012345678901234567890123456789";
-const BODY: &[u8] = b"GGUF, or so it says\n";
+pub(crate) const BODY: &[u8] = b"GGUF, or so it says\n";
 /// By `printf 'GGUF, or so it says\n' | sha256sum`.
 const SHA256: &str = "681e4425c5e753f9dadd822ddbe83be1d6ea3feda366bf5f88c315d6078872ff";
 /// What an unfinished download is called.
-const PART: &str = ".m.gguf.681e4425c5e7.part";
+pub(crate) const PART: &str = ".m.gguf.681e4425c5e7.part";
 
-fn endpoint() -> &'static str {
+pub(crate) fn endpoint() -> &'static str {
     static ENDPOINT: OnceLock<String> = OnceLock::new();
     ENDPOINT.get_or_init(|| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

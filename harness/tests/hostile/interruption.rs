@@ -1,9 +1,12 @@
 //! Ctrl-C and SIGTERM: exit code 130, no half-written file, no orphan. Links at the target, with the binary.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use crate::hub;
 
 fn harness(folder: &Path, args: &[&str]) -> Command {
     let temporary = folder.join("tmp");
@@ -124,6 +127,56 @@ fn an_interrupted_export_leaves_nothing() {
     leave_without_work(&gate_processes);
 }
 
+/// Sends a signal to a process group, as a terminal does.
+fn signal_group(leader: u32, name: &str) {
+    // The whole group: a negative number, which `--` keeps from being an option.
+    let status = Command::new("/bin/kill").args([name, "--", &format!("-{leader}")]).status().unwrap();
+    assert!(status.success());
+}
+
+/// Ctrl-C reaches the runner, its gate and the gate's own child at once, and any of them may be the first to end. None
+/// of that is the model's FAIL, and the report of an earlier run stays. Gate 3b has a child of its own.
+#[test]
+fn an_interrupt_to_the_whole_group_is_never_a_failed_gate() {
+    for (round, name) in ["-INT", "-TERM", "-HUP"].into_iter().cycle().take(24).enumerate() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("report.json"), "old").unwrap();
+        let gate = if round % 2 == 0 { "3b" } else { "1" };
+        let args =
+            ["gates", "--only", gate, "--self-check", "--threads", "1", "--format", "json", "--out", "report.json"];
+        let mut child = harness(folder.path(), &args).process_group(0).spawn().unwrap();
+        let pid = child.id();
+        assert!(until(&mut child, || !children(pid).is_empty()), "a gate was started");
+        // From the gate's first instant, before it has a handler, to the middle of its work.
+        std::thread::sleep(Duration::from_millis(7 * round as u64));
+        let gates = children(pid);
+        signal_group(pid, name);
+        let code = ended(&mut child);
+        let report = std::fs::read(folder.path().join("report.json")).unwrap();
+        assert_eq!(code, Some(130), "round {round}, gate {gate}, {name}: {}", String::from_utf8_lossy(&report));
+        assert_eq!(report, b"old", "round {round}");
+        assert_eq!(names(folder.path()), ["report.json", "tmp"]);
+        leave_without_work(&gates);
+    }
+}
+
+/// Only the gate's process is ended, not the runner: nothing was measured all the same.
+#[test]
+fn a_gate_that_somebody_ends_has_not_failed() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("report.json"), "old").unwrap();
+    let args = ["gates", "--only", "1", "--threads", "1", "--format", "json", "--out", "report.json"];
+    for name in ["-INT", "-TERM", "-HUP"] {
+        let mut child = harness(folder.path(), &args).spawn().unwrap();
+        let pid = child.id();
+        assert!(until(&mut child, || !children(pid).is_empty()), "a gate was started");
+        let gate = children(pid)[0];
+        assert!(Command::new("/bin/kill").args([name, &gate.to_string()]).status().unwrap().success());
+        assert_eq!(ended(&mut child), Some(130), "{name}");
+        assert_eq!(std::fs::read(folder.path().join("report.json")).unwrap(), b"old");
+    }
+}
+
 /// Killed outright, the runner cannot clean up; its gates end by themselves.
 #[test]
 fn a_killed_runner_leaves_no_orphan() {
@@ -135,6 +188,35 @@ fn a_killed_runner_leaves_no_orphan() {
     child.kill().unwrap();
     child.wait().unwrap();
     leave_without_work(&gate_processes);
+}
+
+/// One pull at a time writes to a folder, a stopped one included; a killed one holds it no longer.
+#[test]
+fn a_folder_is_one_pulls_until_that_one_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let pull = |manner: &str| {
+        let mut command = harness(folder.path(), &["model", "pull", &format!("h/{manner}"), "--out", "."]);
+        command.env("HF_ENDPOINT", hub::endpoint()).env("HF_TOKEN", "").env_remove("HF_HUB_DOWNLOAD_TIMEOUT");
+        command
+    };
+    let second = || {
+        let output = pull("sound").output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    // Some bytes come, and then nothing for as long as the first one waits.
+    let mut first = pull("file-silent-body").spawn().unwrap();
+    let part = folder.path().join(hub::PART);
+    assert!(until(&mut first, || std::fs::metadata(&part).is_ok_and(|m| m.len() > 0)));
+    let refused = |(code, said): (Option<i32>, String)| code == Some(1) && said.contains("another `model pull`");
+    assert!(refused(second()));
+    signal(&first, "-STOP");
+    assert!(refused(second()));
+    assert_eq!(names(folder.path()), [hub::PART, "tmp"]);
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert_eq!(second().0, Some(0));
+    assert_eq!(std::fs::read(folder.path().join("m.gguf")).unwrap(), hub::BODY);
+    assert_eq!(names(folder.path()), ["m.gguf", "tmp"]);
 }
 
 /// The process has a handler for SIGINT (the second bit of `SigCgt`).

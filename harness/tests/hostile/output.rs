@@ -4,8 +4,8 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use bitnet_rs::gguf::Architecture;
-use bitnet_rs::gguf::fixture::tiny_model;
+use gguf::Architecture;
+use gguf::fixture::tiny_model;
 
 use crate::attempt::{Attempt, harness};
 use crate::cartridge;

@@ -1,7 +1,7 @@
 //! `model quantize` and `model repack`: tensors and values that the target cannot hold, sizes that are only claimed.
 
-use bitnet_rs::gguf::fixture::GgufBuilder;
-use bitnet_rs::gguf::{Architecture, GgmlType};
+use gguf::fixture::GgufBuilder;
+use gguf::{Architecture, GgmlType};
 
 use crate::attempt::{Attempt, harness};
 use crate::gguf::model;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use bitnet_rs::gguf::Architecture;
-use bitnet_rs::gguf::fixture::tiny_model;
+use gguf::Architecture;
+use gguf::fixture::tiny_model;
 
 use crate::cartridge;
 

@@ -1,6 +1,6 @@
 //! Texts for `model tokenize` and `model perplexity`, and what their options can be.
 
-use bitnet_rs::gguf::GgmlType;
+use gguf::GgmlType;
 
 use crate::attempt::{Attempt, harness};
 use crate::gguf::model;

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use bitnet_rs::gguf::GgmlType;
 use clap::Args;
+use gguf::GgmlType;
 use serde_json::json;
 
 use super::super::output::{self, TextOrJson};
@@ -11,7 +11,7 @@ use super::super::{CliError, check_target, output_error, progress};
 use super::quantize::ggml_type;
 use crate::exit::Exit;
 use crate::interrupt;
-use crate::model::convert::{self, ConvertError, ConvertOptions};
+use models::convert::{self, ConvertError, ConvertOptions};
 
 #[derive(Debug, Args)]
 #[command(

@@ -2,20 +2,20 @@
 
 use std::path::PathBuf;
 
-use bitnet_rs::gguf::{GgmlType, GgufFile, Limits};
 use bitnet_rs::{Model, ModelParams};
 use clap::Args;
+use gguf::{GgmlType, GgufFile, Limits};
 use serde::Serialize;
 
 use super::super::output::{self, TextOrJson};
 use super::super::{CliError, input_error, load_error, model_error, model_path, progress};
 use super::quantize;
 use crate::exit::Exit;
-use crate::input_file;
 use crate::interrupt;
-use crate::model::perplexity::{self, Perplexity, PerplexityError, PerplexityOptions};
-use crate::model::repack::{self, RepackError, Targets};
-use crate::model::source::ModelSource;
+use files::input_file;
+use models::perplexity::{self, Perplexity, PerplexityError, PerplexityOptions};
+use models::repack::{self, RepackError, Targets};
+use models::source::ModelSource;
 
 /// Longest text, bytes: six times the usual one. The engine splits it as a whole and takes a hundred times its length
 /// for that.
@@ -113,7 +113,7 @@ pub(super) fn run(args: PerplexityArgs) -> Result<Exit, CliError> {
     } else {
         let original = GgufFile::open(path.as_path(), &Limits::default()).map_err(|e| model_error(&source, e))?;
         let folder = tempfile::tempdir().map_err(|e| CliError::Failed(e.to_string()))?;
-        let _leftover = interrupt::remove_when_interrupted(folder.path());
+        let _leftover = files::leftovers::remove_when_interrupted(folder.path());
         for &ty in &args.embedding_types {
             let targets = Targets { embedding: Some(ty), ..Targets::default() };
             let copy = folder.path().join("copy.gguf");

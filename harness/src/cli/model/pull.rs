@@ -10,7 +10,7 @@ use super::super::output::{self, TextOrJson};
 use super::super::{CliError, is_wrong_path, output_error, progress};
 use crate::exit::Exit;
 use crate::interrupt;
-use crate::model::pull::{self, PullError, PullOptions};
+use models::pull::{self, PullError, PullOptions};
 
 #[derive(Debug, Args)]
 #[command(

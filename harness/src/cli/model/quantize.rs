@@ -2,18 +2,18 @@
 
 use std::path::PathBuf;
 
-use bitnet_rs::gguf::{GgmlType, GgufFile, Limits};
 use clap::Args;
+use gguf::{GgmlType, GgufFile, Limits};
 use serde_json::json;
 
 use super::super::output::{self, Target, TextOrJson};
 use super::super::{CliError, check_target, model_error, model_path, output_error, progress};
 use crate::exit::Exit;
 use crate::interrupt;
-use crate::model::packing_evidence::{self, PackingEvidence, PackingVerdict};
-use crate::model::repack::{self, RepackError, Repacked, Targets};
-use crate::model::source::{ModelPath, ModelSource};
-use crate::reference::i2s::Packing;
+use models::packing_evidence::{self, PackingEvidence, PackingVerdict};
+use models::repack::{self, RepackError, Repacked, Targets};
+use models::source::{ModelPath, ModelSource};
+use reference::i2s::Packing;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  harness model quantize --model m.gguf --embedding q6_k --out m-q6k.gguf")]

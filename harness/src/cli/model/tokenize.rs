@@ -11,8 +11,8 @@ use serde::Serialize;
 use super::super::output::{self, TextOrJson};
 use super::super::{CliError, input_error, load_error, model_path};
 use crate::exit::Exit;
-use crate::input_file;
-use crate::model::source::ModelSource;
+use files::input_file;
+use models::source::ModelSource;
 
 /// Largest file of texts, bytes. Every token is named in the result.
 const MAX_TEXTS: u64 = 8 << 20;

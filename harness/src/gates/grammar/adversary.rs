@@ -1,12 +1,12 @@
 //! Logits that no model would give and every sampler must survive.
 
-use bitnet_rs::grammar::TokenTrie;
 use bitnet_rs::{Error, Model, SamplingParams};
+use grammar::TokenTrie;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
-use crate::generate::TokenSelector;
+use session::TokenSelector;
 
 /// A kind of adversarial logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

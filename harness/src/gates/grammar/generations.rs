@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use bitnet_rs::grammar::{Grammar, TokenTrie};
 use bitnet_rs::{Batch, Context, ContextParams, Model, Pos, SamplingParams, SeqId, Special, TokenId, vocabulary_trie};
+use grammar::{Grammar, TokenTrie};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
@@ -16,8 +16,8 @@ use serde::Serialize;
 use super::adversary::{Adversary, LogitSource};
 use crate::gates::GateError;
 use crate::gates::thresholds::GrammarGate;
-use crate::generate::{ChatTemplate, GenerateError, Message, TokenSelector};
-use crate::tools::ToolRegistry;
+use grammar::tools::ToolRegistry;
+use session::{ChatTemplate, GenerateError, Message, TokenSelector};
 
 /// One registry under test.
 pub struct Subject {
@@ -270,7 +270,7 @@ impl Output {
         Self { bytes: Vec::new(), tokens: 0, spent: Duration::ZERO }
     }
 
-    /// One token, as [`crate::generate::Generator`] takes it.
+    /// One token, as [`session::Generator`] takes it.
     fn step(
         &mut self,
         selector: &mut TokenSelector,
@@ -599,7 +599,7 @@ fn lanes<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tools::SchemaOptions;
+    use grammar::tools::SchemaOptions;
 
     fn registry() -> ToolRegistry {
         ToolRegistry::from_json(

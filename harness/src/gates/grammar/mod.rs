@@ -10,15 +10,15 @@ pub mod generations;
 
 use std::collections::BTreeMap;
 
-use bitnet_rs::grammar::Grammar;
 use bitnet_rs::{Model, ModelParams};
+use grammar::Grammar;
 use serde_json::{Value, json};
 
 use super::recorder::{Recorder, finding};
 use super::{GateError, GateId, GateInputs, fault, sha256};
 use crate::report::{FaultReport, Severity};
-use crate::tools::{SchemaOptions, ToolRegistry, schema_to_gbnf};
 use generations::{Plan, Subject, Tally};
+use grammar::tools::{SchemaOptions, ToolRegistry, schema_to_gbnf};
 
 /// The registries of the suite, as compiled in.
 const REGISTRIES: [(&str, &str); 4] = [

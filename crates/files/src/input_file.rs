@@ -1,0 +1,130 @@
+//! Files from outside: regular, of bounded size, read whole.
+//!
+//! Opening a named pipe waits for a writer that may never come, a device may never end, and a length that the file
+//! system states may change: so the kind is asked first, and what is read is bounded whatever the length says.
+
+use std::fs::{self, File, FileType};
+use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+/// Why a file was not read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InputFileError {
+    /// It is not there, may not be read, or its links go round in a circle: most likely a wrong path.
+    #[error("{0}")]
+    Open(io::Error),
+    /// No regular file.
+    #[error("is {found}, not a regular file")]
+    NotAFile {
+        /// What it is.
+        found: &'static str,
+    },
+    /// More bytes than are accepted.
+    #[error("more than {limit} bytes")]
+    TooLarge {
+        /// Most bytes.
+        limit: u64,
+    },
+    /// Not UTF-8.
+    #[error("invalid UTF-8 at byte {offset}")]
+    NotText {
+        /// First byte that is none.
+        offset: usize,
+    },
+    /// The system failed in the middle.
+    #[error("{0}")]
+    Read(io::Error),
+}
+
+impl InputFileError {
+    /// A wrong path rather than wrong content.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::Open(_))
+    }
+}
+
+impl From<InputFileError> for io::Error {
+    fn from(e: InputFileError) -> Self {
+        match e {
+            InputFileError::Open(e) | InputFileError::Read(e) => e,
+            e @ (InputFileError::NotAFile { .. } | InputFileError::NotText { .. }) => {
+                Self::new(io::ErrorKind::InvalidInput, e)
+            }
+            e @ InputFileError::TooLarge { .. } => Self::new(io::ErrorKind::FileTooLarge, e),
+        }
+    }
+}
+
+/// Reads a regular file of at most `limit` bytes.
+///
+/// # Errors
+/// [`InputFileError`].
+pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, InputFileError> {
+    check_regular(fs::metadata(path).map_err(InputFileError::Open)?.file_type())?;
+    let file = File::open(path).map_err(InputFileError::Open)?;
+    let metadata = file.metadata().map_err(InputFileError::Read)?;
+    check_regular(metadata.file_type())?;
+    if metadata.len() > limit {
+        return Err(InputFileError::TooLarge { limit });
+    }
+    let mut bytes = Vec::new();
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(InputFileError::Read)?;
+    if bytes.len() as u64 > limit { Err(InputFileError::TooLarge { limit }) } else { Ok(bytes) }
+}
+
+/// Reads a regular UTF-8 file of at most `limit` bytes.
+///
+/// # Errors
+/// [`InputFileError`].
+pub fn read_text(path: &Path, limit: u64) -> Result<String, InputFileError> {
+    String::from_utf8(read(path, limit)?).map_err(|e| InputFileError::NotText { offset: e.utf8_error().valid_up_to() })
+}
+
+fn check_regular(found: FileType) -> Result<(), InputFileError> {
+    if found.is_file() { Ok(()) } else { Err(InputFileError::NotAFile { found: kind(found) }) }
+}
+
+/// A file's kind as messages name it.
+pub fn kind(found: FileType) -> &'static str {
+    if found.is_dir() {
+        "a folder"
+    } else if found.is_fifo() {
+        "a pipe"
+    } else if found.is_socket() {
+        "a socket"
+    } else if found.is_symlink() {
+        "a link"
+    } else if found.is_file() {
+        "a file"
+    } else {
+        "a device"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_regular_files_within_the_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        fs::write(&path, "four").unwrap();
+        assert_eq!(read(&path, 4).unwrap(), b"four");
+        assert!(matches!(read(&path, 3), Err(InputFileError::TooLarge { limit: 3 })));
+        assert!(matches!(read(folder.path(), 9), Err(InputFileError::NotAFile { found: "a folder" })));
+        assert!(matches!(read(Path::new("/dev/zero"), 9), Err(InputFileError::NotAFile { found: "a device" })));
+        let absent = read(&folder.path().join("absent"), 9).unwrap_err();
+        assert!(absent.is_usage());
+        fs::write(&path, b"ab\xff").unwrap();
+        assert!(matches!(read_text(&path, 9), Err(InputFileError::NotText { offset: 2 })));
+    }
+
+    /// procfs states a length of 0 and has content: the bound holds for what is read.
+    #[test]
+    fn the_stated_length_is_not_trusted() {
+        assert!(matches!(read(Path::new("/proc/self/maps"), 10), Err(InputFileError::TooLarge { limit: 10 })));
+    }
+}

@@ -1,0 +1,12 @@
+//! Files from outside and files put in place, and the limits that the operating system sets.
+//!
+//! The one way to read ([`input_file`], [`mapped`]) and the one way to write ([`atomic_file`], [`staging`]): what comes
+//! from outside is regular and of bounded size, what goes out is whole or absent. [`leftovers`] knows what is temporary
+//! while it exists, so that whoever handles an interrupt can remove it.
+
+pub mod atomic_file;
+pub mod input_file;
+pub mod leftovers;
+pub mod mapped;
+pub mod process;
+pub mod staging;

@@ -1,8 +1,0 @@
-//! One permit is one execution.
-use harness::agent::permit::ExecutePermit;
-
-fn spent_twice(permit: ExecutePermit) -> (ExecutePermit, ExecutePermit) {
-    (permit, permit)
-}
-
-fn main() {}
