@@ -1,5 +1,5 @@
 //! Gates cannot be switched off from outside.
-use agent::evaluation::SelfCheck;
+use agent::gate_engine::SelfCheck;
 use agent::gate_engine::GateSet;
 use agent::vocabulary::Gate;
 

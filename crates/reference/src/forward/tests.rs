@@ -41,11 +41,17 @@ fn rotation_pairs_by_hand() {
     let (sin, cos) = 1_f32.sin_cos();
     let (slow_sin, slow_cos) = 0.01_f32.sin_cos();
     for (architecture, pairs) in [
-        // Width 32, base 500,000: pair 0 turns by one radian per position.
+        // Width 32: pair 0 turns by one radian per position.
         (Architecture::BitNetB158, (0, 16)),
         (Architecture::Llama, (0, 1)),
     ] {
-        let file = tiny_model(architecture).encode();
+        let mut file = tiny_model(architecture);
+        let name = architecture.name();
+        // Four heads of 32 in place of the fixture's two of 64; the tensors have the same shapes.
+        file.set(&format!("{name}.attention.head_count"), 4u32)
+            .set(&format!("{name}.attention.head_count_kv"), 2u32)
+            .set(&format!("{name}.rope.dimension_count"), 32u32);
+        let file = file.encode();
         let model = ReferenceModel::load(&Gguf::parse(&file, &Limits::default()).unwrap(), &file).unwrap();
         let rotation = Rotation::new(&model, 1, 1, None);
         let mut head = vec![0.0; 32];
