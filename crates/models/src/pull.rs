@@ -1187,11 +1187,10 @@ mod tests {
     #[test]
     fn a_second_pull_into_a_folder_is_refused_and_the_first_is_whole() {
         let (folder, first) = stalled(|o| {
-            let started = Instant::now();
+            // It does not wait: the first goes on only behind this.
             let second = run(o).unwrap_err();
             assert!(matches!(&second, PullError::Busy { path } if *path == o.folder), "{second}");
             assert!(second.to_string().starts_with(&format!("{}: another `model pull`", o.folder.display())));
-            assert!(started.elapsed() < PATIENCE, "at once");
             // Another folder is nobody's.
             let elsewhere = tempfile::tempdir().unwrap();
             run(&PullOptions { folder: elsewhere.path().to_owned(), ..o.clone() }).unwrap();
