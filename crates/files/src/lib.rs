@@ -10,3 +10,4 @@ pub mod leftovers;
 pub mod mapped;
 pub mod process;
 pub mod staging;
+pub mod stamps;

@@ -2,7 +2,7 @@
 //!
 //! ```no_run
 //! use bitnet_rs::{Context, ContextParams, Model, ModelParams, SamplingParams, SeqId};
-//! use session::{ChatTemplate, Event, Generator, GeneratorParams, Message};
+//! use crate::{ChatTemplate, Event, Generator, GeneratorParams, Message};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let model = Model::load("model.gguf", ModelParams::default())?;

@@ -1,5 +1,5 @@
 //! One permit is one execution.
-use agent::permit::ExecutePermit;
+use crate::permit::ExecutePermit;
 
 fn spent_twice(permit: ExecutePermit) -> (ExecutePermit, ExecutePermit) {
     (permit, permit)
