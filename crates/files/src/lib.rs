@@ -2,9 +2,11 @@
 //!
 //! The one way to read ([`input_file`], [`mapped`]) and the one way to write ([`atomic_file`], [`staging`]): what comes
 //! from outside is regular and of bounded size, what goes out is whole or absent. [`leftovers`] knows what is temporary
-//! while it exists, so that whoever handles an interrupt can remove it.
+//! while it exists, so that whoever handles an interrupt can remove it. [`stamps`] remembers hashes of large files, and
+//! [`children`] runs what may die in a process of its own.
 
 pub mod atomic_file;
+pub mod children;
 pub mod input_file;
 pub mod leftovers;
 pub mod mapped;
