@@ -78,7 +78,8 @@ impl SeqId {
         self.0
     }
 
-    pub(crate) fn index(self) -> usize {
+    /// As an index: sequences count from 0.
+    pub fn index(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
 }

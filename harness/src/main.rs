@@ -4,5 +4,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    harness::cli::main().into()
+    harness::cli::main(std::env::current_exe().map(files::children::Children::of)).into()
 }

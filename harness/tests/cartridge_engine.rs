@@ -16,7 +16,7 @@ use harness::gates::thresholds::Thresholds;
 use kv::{KvType, SequenceState, ValueLayout};
 use models::source::ModelSource;
 use reference::likelihood::kl_divergence;
-use session::{ChatTemplate, Message};
+use session::{ChatTemplate, Message, TemplateSandbox};
 use synth::{SynthSpec, write_synth_file};
 
 const PREFIX: usize = 37;
@@ -78,7 +78,7 @@ impl Bench {
 
     /// Cartridge of a system message, and its tokens.
     fn system(&self, name: &str, text: &str) -> (Cartridge, Vec<TokenId>) {
-        let template = ChatTemplate::of_model(&self.model).unwrap();
+        let template = ChatTemplate::of_model(&self.model, &TemplateSandbox::InProcess).unwrap();
         let tokens = template.tokens(&self.model, &[Message::new("system", text)], false).unwrap();
         let (path, _) = self.create(name, &tokens, &base());
         (self.open(&path), tokens)
@@ -87,7 +87,10 @@ impl Bench {
     /// Tokens of `messages`, ending where the assistant speaks.
     fn conversation(&self, messages: &[(&str, &str)]) -> Vec<TokenId> {
         let messages: Vec<Message> = messages.iter().map(|(role, text)| Message::new(role, *text)).collect();
-        ChatTemplate::of_model(&self.model).unwrap().tokens(&self.model, &messages, true).unwrap()
+        ChatTemplate::of_model(&self.model, &TemplateSandbox::InProcess)
+            .unwrap()
+            .tokens(&self.model, &messages, true)
+            .unwrap()
     }
 
     fn text(&self, tokens: &[TokenId]) -> String {

@@ -133,10 +133,17 @@ fn a_gate_whose_process_dies_is_a_fail_with_the_signal() {
     std::fs::set_permissions(&hangs, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let mut thresholds = Thresholds::embedded().unwrap();
     thresholds.limits.gate_seconds = 1;
-    let inputs =
-        GateInputs { model: ModelSource::Embedded, threads: 1, quick: true, reference: None, cases: None, thresholds };
     for (program, code, named) in [(script, "signal", "SIGABRT"), (hangs, "time-limit", "hang")] {
-        let launcher = Launcher { program, interrupted: Default::default() };
+        let inputs = GateInputs {
+            model: ModelSource::Embedded,
+            children: files::children::Children::of(program),
+            threads: 1,
+            quick: true,
+            reference: None,
+            cases: None,
+            thresholds: thresholds.clone(),
+        };
+        let launcher = Launcher { interrupted: Default::default() };
         let report = launcher.gate(GateId::Kernel, &inputs, &mut |_| {}).unwrap();
         assert_eq!(report.verdict, Verdict::Fail);
         assert_eq!(report.findings[0].code, code);

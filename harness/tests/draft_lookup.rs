@@ -3,7 +3,7 @@
 use bitnet_rs::{Context, ContextParams, Model, ModelParams, Pos, SamplingParams, SeqId, Special, TokenId};
 use grammar::{Grammar, GrammarLimits};
 use models::source::ModelSource;
-use session::{ChatTemplate, DraftCounts, Event, GenerateError, Generator, GeneratorParams, Message};
+use session::{ChatTemplate, DraftCounts, Event, GenerateError, Generator, GeneratorParams, Message, TemplateSandbox};
 
 fn model() -> Model {
     let path = ModelSource::Embedded.path().unwrap();
@@ -40,7 +40,7 @@ fn the_output_is_the_same_with_any_draft() {
     let model = model();
     let chat = |messages: &[(&str, &str)]| {
         let messages: Vec<Message> = messages.iter().map(|(role, text)| Message::new(role, *text)).collect();
-        ChatTemplate::of_model(&model).unwrap().tokens(&model, &messages, true).unwrap()
+        ChatTemplate::of_model(&model, &TemplateSandbox::InProcess).unwrap().tokens(&model, &messages, true).unwrap()
     };
     let plain = |text: &str| model.tokenize(text, Special::ContentWithBos).unwrap();
     let list = "Devices:\n- pixa: camera, hallway\n- lumo: light, kitchen";

@@ -5,7 +5,7 @@ use assert_cmd::Command;
 use bitnet_rs::{Context, ContextParams, Model, ModelParams, SeqId};
 use models::source::ModelSource;
 use serde::Deserialize;
-use session::{ChatTemplate, Event, Generator, GeneratorParams, Message};
+use session::{ChatTemplate, Event, Generator, GeneratorParams, Message, TemplateSandbox};
 
 #[derive(Deserialize)]
 struct HeldOut {
@@ -32,7 +32,7 @@ fn harness(args: &[&str], input: &str) -> String {
 fn held_out_commands_are_answered_as_the_reference_answers_them() {
     let path = ModelSource::Embedded.path().unwrap();
     let model = Model::load(path.as_path(), ModelParams::default()).unwrap();
-    let template = ChatTemplate::of_model(&model).unwrap();
+    let template = ChatTemplate::of_model(&model, &TemplateSandbox::InProcess).unwrap();
     let params = ContextParams { n_ctx: 512, n_threads: 1, ..Default::default() };
     let cases = held_out();
     assert!(cases.len() >= 20);

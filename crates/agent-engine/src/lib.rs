@@ -4,12 +4,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use bitnet_rs::{Context, ContextParams, Model, SamplingParams, SeqId, vocabulary_trie};
-use grammar::{Grammar, GrammarLimits, TokenTrie};
+use bitnet_rs::{ContextParams, Model, SamplingParams};
+use files::stamps::StampStore;
+use grammar::{Grammar, GrammarLimits};
 
 use agent::source::{CandidateSource, SourceAnswer, SourceError, SourceRequest};
 use grammar::tools::{SchemaOptions, schema_to_gbnf};
-use session::{ChatTemplate, Event, GenerateError, Generator, GeneratorParams, Message};
+use session::{GenerateError, GeneratorParams, Session, SessionError, SessionParams, TemplateSandbox};
 
 /// JSON Schema of a candidate (`model_output.v1`); its grammar is what the model may say.
 pub const CANDIDATE_SCHEMA: &str = include_str!("../../../gates/grammars/home-candidate.schema.json");
@@ -22,10 +23,8 @@ pub type Answers = Arc<Mutex<HashMap<(String, u32), Result<SourceAnswer, SourceE
 
 /// A model that proposes candidates. What it says is still only a candidate.
 pub struct EngineSource {
-    context: Context,
-    template: ChatTemplate,
+    session: Session,
     grammar: Grammar,
-    trie: TokenTrie,
     answers: Option<Answers>,
 }
 
@@ -34,18 +33,22 @@ impl EngineSource {
     ///
     /// # Errors
     /// The engine's errors; [`GenerateError::NoTemplate`].
-    pub fn new(model: &Model, params: &ContextParams) -> Result<Self, GenerateError> {
+    pub fn new(model: &Model, params: &ContextParams, sandbox: &TemplateSandbox) -> Result<Self, SessionError> {
         let schema = serde_json::from_str(CANDIDATE_SCHEMA).map_err(|e| GenerateError::Template(e.to_string()))?;
         let text =
             schema_to_gbnf(&schema, &SchemaOptions::default()).map_err(|e| GenerateError::Template(e.to_string()))?;
         let grammar = Grammar::parse(&text, "root", &GrammarLimits::default()).map_err(bitnet_rs::Error::from)?;
-        Ok(Self {
-            context: Context::new(model, params)?,
-            template: ChatTemplate::of_model(model)?,
-            grammar,
-            trie: vocabulary_trie(model)?,
-            answers: None,
-        })
+        let params = SessionParams {
+            context: params.clone(),
+            template: None,
+            sandbox: sandbox.clone(),
+            known: StampStore::none(),
+            verify_model: false,
+        };
+        let mut session = Session::open(model, params)?;
+        // Refused now rather than at the first sentence.
+        session.template()?;
+        Ok(Self { session, grammar, answers: None })
     }
 
     /// Shares answers with other sources of the same model.
@@ -55,11 +58,8 @@ impl EngineSource {
     }
 
     fn answer(&mut self, request: &SourceRequest<'_>) -> Result<SourceAnswer, SourceError> {
-        let failed = |e: GenerateError| SourceError::Failed(e.to_string());
-        let model = self.context.model().clone();
-        let messages = [Message::new("user", request.input())];
-        let prompt = self.template.tokens(&model, &messages, true).map_err(failed)?;
-        self.context.clear().map_err(|e| failed(e.into()))?;
+        let failed = |e: SessionError| SourceError::Failed(e.to_string());
+        let talk = self.session.begin().map_err(failed)?;
         let params = GeneratorParams {
             // A second try must not repeat the first.
             sampling: SamplingParams {
@@ -69,20 +69,17 @@ impl EngineSource {
             },
             max_tokens: MAX_TOKENS,
             grammar: Some(self.grammar.clone()),
-            trie: Some(self.trie.clone()),
             ..Default::default()
         };
-        let mut text = String::new();
-        for event in Generator::new(&mut self.context, SeqId::ZERO, &prompt, params).map_err(failed)? {
-            match event.map_err(failed)? {
-                Event::Token { text: piece, .. } => text.push_str(&piece),
-                Event::End { complete: true, text: piece, .. } => text.push_str(&piece),
-                Event::End { ending, .. } => {
-                    return Err(SourceError::Incomplete { reason: format!("{ending:?}"), text });
-                }
-            }
+        let said = self.session.say(talk, request.input(), params).and_then(|answer| answer.finish(&mut |_| {}));
+        // A sentence is judged by itself, whatever was said before.
+        self.session.end(talk).map_err(failed)?;
+        let said = said.map_err(failed)?;
+        if said.complete {
+            Ok(SourceAnswer::Text(said.text))
+        } else {
+            Err(SourceError::Incomplete { reason: format!("{:?}", said.ending), text: said.text })
         }
-        Ok(SourceAnswer::Text(text))
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -69,6 +70,17 @@ impl Children {
         command.arg(name);
         command
     }
+}
+
+/// Signals by which a user ends a program: SIGHUP, SIGINT and SIGTERM.
+const INTERRUPTS: [i32; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];
+/// What a program ends with that was interrupted in an orderly way: 128 and SIGINT's number, as shells count.
+pub const INTERRUPTED: i32 = 130;
+
+/// Did a process end because the user ended it? By the signal itself, where it came before a handler was there, or by
+/// the handler's exit code.
+pub fn was_interrupted(status: ExitStatus) -> bool {
+    status.code() == Some(INTERRUPTED) || status.signal().is_some_and(|s| INTERRUPTS.contains(&s))
 }
 
 /// Runs a child to its end, or kills it at the time limit or as soon as `stop` says so.
@@ -157,7 +169,6 @@ fn wait(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::process::ExitStatusExt as _;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     fn shell(script: &str, input: Input, limit: Option<Duration>, stop: &dyn Fn() -> bool) -> Outcome {
@@ -202,6 +213,21 @@ mod tests {
         let stopped = AtomicBool::new(false);
         let done = shell(hang, Input::Lifeline, None, &|| stopped.swap(true, Ordering::SeqCst));
         assert_eq!(done.ending, Ending::Stopped);
+    }
+
+    /// By a shell that ends itself so.
+    #[test]
+    fn a_crash_is_no_interruption() {
+        let of = |script: &str| match shell(script, Input::Lifeline, None, &|| false).ending {
+            Ending::Exited(status) => was_interrupted(status),
+            other => panic!("{other:?}"),
+        };
+        for script in ["exit 130", "kill -HUP $$", "kill -INT $$", "kill -TERM $$"] {
+            assert!(of(script), "{script}");
+        }
+        for script in ["exit 0", "exit 1", "exit 101", "kill -ABRT $$", "kill -SEGV $$", "kill -KILL $$"] {
+            assert!(!of(script), "{script}");
+        }
     }
 
     #[test]

@@ -303,6 +303,12 @@ fn log_probability(logits: &[f32], id: TokenId) -> f64 {
     logits.get(id.index()).map_or(f64::NEG_INFINITY, |&x| f64::from(x - max) - sum.ln())
 }
 
+impl std::fmt::Debug for Generator<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Generator").field("seq", &self.seq).field("produced", &self.produced).finish_non_exhaustive()
+    }
+}
+
 impl Drop for Generator<'_> {
     fn drop(&mut self) {
         // Nobody looks at an error here; a context that cannot remove is poisoned and says so at its next use.

@@ -2,12 +2,12 @@
 //!
 //! ```no_run
 //! use bitnet_rs::{Context, ContextParams, Model, ModelParams, SamplingParams, SeqId};
-//! use crate::{ChatTemplate, Event, Generator, GeneratorParams, Message};
+//! use session::{ChatTemplate, Event, Generator, GeneratorParams, Message, TemplateSandbox};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let model = Model::load("model.gguf", ModelParams::default())?;
 //! let mut context = Context::new(&model, &ContextParams::default())?;
-//! let prompt = ChatTemplate::of_model(&model)?.tokens(&model, &[Message::new("user", "Hello!")], true)?;
+//! let prompt = ChatTemplate::of_model(&model, &TemplateSandbox::InProcess)?.tokens(&model, &[Message::new("user", "Hello!")], true)?;
 //! for event in Generator::new(&mut context, SeqId::ZERO, &prompt, GeneratorParams::default())? {
 //!     if let Event::Token { text, .. } = event? {
 //!         print!("{text}");
@@ -22,15 +22,17 @@ mod draft;
 mod generator;
 mod mount;
 mod selector;
+mod session;
 mod template;
 pub mod template_process;
 
 pub use draft::DraftCounts;
 pub use generator::{Ending, Event, Generator, GeneratorParams};
-pub use mount::{Mount, MountError, Mounted, capture, lock_of};
+pub use mount::{Mount, MountError, Mounted, capture, known_lock, lock_of};
 pub use selector::{Selected, TokenSelector};
+pub use session::{Answer, Conversation, Said, Session, SessionError, SessionParams};
 pub use template::{ChatTemplate, Message};
-pub use template_process::isolate as isolate_templates;
+pub use template_process::TemplateSandbox;
 
 /// Texts up to this length are simply tokenized.
 const SMALL: usize = 256 << 10;

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use bitnet_rs::{Context, Model, SeqId, TokenId, engine_info};
 use cartridge::{Cartridge, CartridgeError, CartridgeState, ModelLock, Overwrite, Provenance, Rounding, write_native};
+use files::stamps::{Stamp, StampStore};
 
 /// Why a cartridge was not captured or mounted.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +40,38 @@ pub fn lock_of(
 ) -> Result<ModelLock, CartridgeError> {
     let weights = model.file().file().weights_hash(progress)?;
     Ok(ModelLock::of(model.info(), weights, engine_info::ENGINE_COMMIT))
+}
+
+/// What [`files::stamps`] calls the hash of the weights.
+const WEIGHTS: &str = "weights";
+
+/// As [`lock_of`], but the weights are not hashed where `known` remembers the hash of the very file that is loaded.
+/// `anew` hashes whatever it remembers. Returns whether the hash was remembered.
+///
+/// For what starts often and decides nothing about the file: a gate or a verification uses [`lock_of`].
+///
+/// # Errors
+/// As [`lock_of`].
+pub fn known_lock(
+    model: &Model,
+    known: &StampStore,
+    anew: bool,
+    progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<(ModelLock, bool), CartridgeError> {
+    let file = model.file().file().file();
+    // Without a stamp nothing is remembered, and the hash is what it always was.
+    let before = Stamp::of(file).ok();
+    let remembered = before.as_ref().filter(|_| !anew).and_then(|s| known.find(WEIGHTS, s)?.parse().ok());
+    if let Some(weights) = remembered {
+        return Ok((ModelLock::of(model.info(), weights, engine_info::ENGINE_COMMIT), true));
+    }
+    let weights = model.file().file().weights_hash(progress)?;
+    if let (Some(before), Ok(after)) = (before, Stamp::of(file))
+        && let Err(e) = known.keep(WEIGHTS, &before, &after, &weights.to_string())
+    {
+        tracing::debug!("the hash of the weights is not kept: {e}");
+    }
+    Ok((ModelLock::of(model.info(), weights, engine_info::ENGINE_COMMIT), false))
 }
 
 /// Captures what a sequence holds (`llama_state_seq_get_data`) into a native file and opens it.

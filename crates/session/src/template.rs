@@ -8,7 +8,7 @@ use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind, context};
 use serde::Serialize;
 
-use super::{GenerateError, fits_context, template_process};
+use super::{GenerateError, TemplateSandbox, fits_context};
 
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
@@ -31,6 +31,7 @@ impl Message {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatTemplate {
     text: String,
+    sandbox: TemplateSandbox,
     /// `model`, or the file it was read from.
     pub source: String,
 }
@@ -42,26 +43,26 @@ const MAX_RENDERED: usize = 16 << 20;
 const FUEL: u64 = 10_000_000;
 
 impl ChatTemplate {
-    /// The template in the model's metadata.
+    /// The template in the model's metadata; `sandbox` says where it is rendered.
     ///
     /// # Errors
     /// [`GenerateError::NoTemplate`]: there is no silent fallback.
-    pub fn of_model(model: &Model) -> Result<Self, GenerateError> {
+    pub fn of_model(model: &Model, sandbox: &TemplateSandbox) -> Result<Self, GenerateError> {
         let text = model.info().tokenizer().chat_template.clone().ok_or(GenerateError::NoTemplate)?;
-        Self::new(text, "model")
+        Self::new(text, "model", sandbox)
     }
 
     /// A template from elsewhere.
     ///
     /// # Errors
     /// [`GenerateError::Template`] when it is too long or does not parse.
-    pub fn new(text: String, source: &str) -> Result<Self, GenerateError> {
+    pub fn new(text: String, source: &str, sandbox: &TemplateSandbox) -> Result<Self, GenerateError> {
         if text.len() > MAX_TEMPLATE {
             let message = format!("{} bytes, at most {MAX_TEMPLATE} are accepted", text.len());
             return Err(GenerateError::Template(message));
         }
-        let template = Self { text, source: source.into() };
-        if !template_process::is_isolated(&template.text) {
+        let template = Self { text, sandbox: sandbox.clone(), source: source.into() };
+        if !sandbox.guards(&template.text) {
             environment().template_from_str(&template.text).map_err(|e| GenerateError::Template(one_line(&e)))?;
         }
         Ok(template)
@@ -87,7 +88,7 @@ impl ChatTemplate {
             bos_token: piece(model.bos()).unwrap_or_default(),
             eos_token: piece(model.eos()).unwrap_or_default(),
         };
-        template_process::render(&rendering).map_err(GenerateError::Template)
+        self.sandbox.render(&rendering)
     }
 
     /// Renders and tokenizes: markers of the template become their tokens, markers in content do not.
@@ -283,8 +284,8 @@ mod tests {
 
     #[test]
     fn a_template_that_loops_forever_is_stopped_and_a_bad_one_refused() {
-        assert!(ChatTemplate::new("{% for".into(), "x").is_err());
-        assert!(ChatTemplate::new("x".repeat(MAX_TEMPLATE + 1), "x").is_err());
+        assert!(ChatTemplate::new("{% for".into(), "x", &TemplateSandbox::InProcess).is_err());
+        assert!(ChatTemplate::new("x".repeat(MAX_TEMPLATE + 1), "x", &TemplateSandbox::InProcess).is_err());
         let env = environment();
         let text = "{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}{% endfor %}";
         assert!(env.render_str(text, ()).is_err());

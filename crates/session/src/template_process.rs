@@ -4,14 +4,13 @@
 //! double a text beyond any memory, and running out of memory ends a process. So the command line renders foreign
 //! templates in a child that may take little memory and little time; its death is an error like any other.
 
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::OnceLock;
 
+use files::children::{self, Children, Ending, Input};
 use serde::{Deserialize, Serialize};
 
+use super::GenerateError;
 use super::template::Rendering;
 
 /// Address space of the child, program and thread stacks included.
@@ -24,14 +23,14 @@ pub const COMMAND: &str = "template-child";
 /// The embedded model's template, which needs no guard.
 const OWN: &str = include_str!("../../../gates/models/bitnet-harness-home-hf/chat_template.jinja");
 
-static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-
-/// From now on foreign chat templates are rendered by `program template-child`: `program` is the `harness` binary,
-/// which calls this itself. Without it they are rendered in the calling process, where a hostile one can exhaust the
-/// memory. Only the first call counts.
-pub fn isolate(program: PathBuf) {
-    // Set already: the first one serves.
-    let _ = PROGRAM.set(program);
+/// Where foreign chat templates are parsed and rendered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TemplateSandbox {
+    /// In a process of its own with little memory and little time: the program's hidden command [`COMMAND`], which
+    /// calls [`child`].
+    Child(Children),
+    /// In the calling process, where a hostile template can exhaust the memory: for templates that are trusted.
+    InProcess,
 }
 
 /// The child's answer.
@@ -42,42 +41,49 @@ enum Answer {
     Refused(String),
 }
 
-/// Renders, in a child if the template is not our own and a program was named.
-pub(super) fn render(rendering: &Rendering) -> Result<String, String> {
-    match PROGRAM.get() {
-        Some(program) if rendering.template.trim_end() != OWN.trim_end() => elsewhere(program, rendering),
-        _ => rendering.run(),
+impl TemplateSandbox {
+    /// The program that renders this template; our own needs no guard.
+    fn program(&self, template: &str) -> Option<&Children> {
+        match self {
+            Self::Child(children) if template.trim_end() != OWN.trim_end() => Some(children),
+            _ => None,
+        }
+    }
+
+    /// Is this template parsed and rendered elsewhere?
+    pub(super) fn guards(&self, template: &str) -> bool {
+        self.program(template).is_some()
+    }
+
+    pub(super) fn render(&self, rendering: &Rendering) -> Result<String, GenerateError> {
+        match self.program(&rendering.template) {
+            Some(children) => elsewhere(children, rendering),
+            None => rendering.run().map_err(GenerateError::Template),
+        }
     }
 }
 
-/// Is this template parsed and rendered in a child?
-pub(super) fn is_isolated(template: &str) -> bool {
-    PROGRAM.get().is_some() && template.trim_end() != OWN.trim_end()
-}
-
-fn elsewhere(program: &Path, rendering: &Rendering) -> Result<String, String> {
-    let failed = |e: &dyn std::fmt::Display| format!("cannot be rendered in a process of its own: {e}");
-    let input = serde_json::to_vec(rendering).map_err(|e| failed(&e))?;
-    let mut child = Command::new(program)
-        .arg(COMMAND)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(|e| failed(&e))?;
-    // The child reads all before it writes; if it dies first, the broken pipe is the lesser news.
-    let _ = child.stdin.take().map(|mut pipe| pipe.write_all(&input));
-    let output = child.wait_with_output().map_err(|e| failed(&e))?;
-    match serde_json::from_slice(&output.stdout) {
-        Ok(Answer::Text(text)) => Ok(text),
-        Ok(Answer::Refused(why)) => Err(why),
-        Err(_) => Err(match output.status.signal() {
-            Some(signal) => format!(
+fn elsewhere(children: &Children, rendering: &Rendering) -> Result<String, GenerateError> {
+    let failed =
+        |e: &dyn std::fmt::Display| GenerateError::Template(format!("cannot be rendered in a process of its own: {e}"));
+    let question = serde_json::to_vec(rendering).map_err(|e| failed(&e))?;
+    let mut command = children.command(COMMAND);
+    let done =
+        children::run(&mut command, Input::Bytes(question), None, &|| false, &mut |_| false).map_err(|e| failed(&e))?;
+    match (serde_json::from_str(&done.output), done.ending) {
+        (Ok(Answer::Text(text)), _) => Ok(text),
+        (Ok(Answer::Refused(why)), _) => Err(GenerateError::Template(why)),
+        (Err(_), Ending::Exited(status)) if children::was_interrupted(status) => {
+            Err(bitnet_rs::Error::Cancelled.into())
+        }
+        (Err(_), Ending::Exited(status)) => Err(match status.signal() {
+            Some(signal) => GenerateError::Template(format!(
                 "needs more than {} MiB of memory or {SECONDS} s to render (its process ended by signal {signal})",
                 MEMORY >> 20
-            ),
-            None => failed(&output.status),
+            )),
+            None => failed(&status),
         }),
+        (Err(e), _) => Err(failed(&e)),
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use bitnet_rs::{Batch, Context, ContextParams, Model, Pos, SeqId, Special, TokenId, engine_info};
 use clap::{Args, Subcommand};
+use files::children::Children;
 use files::mapped::MappedFile;
 use kv::{KvType, StateBlob, ValueLayout};
 use serde_json::json;
@@ -22,7 +23,7 @@ use cartridge::{
 };
 use files::atomic_file::AtomicFile;
 use models::source::{ModelPath, ModelSource};
-use session::{ChatTemplate, Message, fits_context};
+use session::{ChatTemplate, Message, TemplateSandbox, fits_context};
 
 /// Tokens of the continuation that `verify` compares.
 const SEAL_TOKENS: usize = 8;
@@ -235,12 +236,12 @@ struct PartsArgs {
     target: Target,
 }
 
-pub(crate) fn run(args: CartridgeArgs) -> Result<Exit, CliError> {
+pub(crate) fn run(args: CartridgeArgs, children: &Children) -> Result<Exit, CliError> {
     match args.command {
-        CartridgeCommand::Create(args) => create(args),
+        CartridgeCommand::Create(args) => create(args, children),
         CartridgeCommand::Inspect(args) => inspect(args),
         CartridgeCommand::Verify(args) => verify(args),
-        CartridgeCommand::Mount(args) => super::generate::mount_and_run(args),
+        CartridgeCommand::Mount(args) => super::generate::mount_and_run(args, children),
         CartridgeCommand::Diff(args) => difference(args),
         CartridgeCommand::Convert(args) => convert_layout(args),
         CartridgeCommand::ExportBlob(args) => export(args),
@@ -327,7 +328,7 @@ fn token_ids(path: &Path) -> Result<Vec<i32>, CliError> {
         .collect()
 }
 
-fn create(args: CreateArgs) -> Result<Exit, CliError> {
+fn create(args: CreateArgs, children: &Children) -> Result<Exit, CliError> {
     args.target.check()?;
     let loaded = load(args.on.model.as_ref(), args.on.threads)?;
     let model = &loaded.model;
@@ -340,7 +341,8 @@ fn create(args: CreateArgs) -> Result<Exit, CliError> {
             }
             fits_context(model, text.len()).map_err(super::generate::engine_error)?;
             if args.system {
-                let template = ChatTemplate::of_model(model).map_err(super::generate::engine_error)?;
+                let template = ChatTemplate::of_model(model, &TemplateSandbox::Child(children.clone()))
+                    .map_err(super::generate::engine_error)?;
                 template
                     .tokens(model, &[Message::new("system", text.trim_end())], false)
                     .map_err(super::generate::engine_error)?

@@ -7,6 +7,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use bitnet_rs::{CpuFeatures, engine_info};
 use clap::Args;
+use files::children::Children;
 use files::mapped::MappedFile;
 use gguf::{Limits, ModelFile};
 
@@ -90,10 +91,11 @@ fn thresholds() -> Result<Thresholds, CliError> {
     Thresholds::embedded().map_err(|e| CliError::Usage(format!("gates/gates.toml: {e}")))
 }
 
-pub(crate) fn child(args: ChildArgs) -> Result<Exit, CliError> {
+pub(crate) fn child(args: ChildArgs, children: &Children) -> Result<Exit, CliError> {
     let gate = GateId::from_id(&args.gate).ok_or_else(|| CliError::Usage(format!("no gate {}", args.gate)))?;
     let inputs = GateInputs {
         model: ModelSource::from_option(args.model),
+        children: children.clone(),
         threads: args.threads,
         quick: args.quick,
         reference: args.reference,
@@ -110,11 +112,12 @@ pub(crate) fn child(args: ChildArgs) -> Result<Exit, CliError> {
     Ok(Exit::Success)
 }
 
-pub(crate) fn run(args: GatesArgs) -> Result<Exit, CliError> {
+pub(crate) fn run(args: GatesArgs, children: &Children) -> Result<Exit, CliError> {
     let gates = selected(&args)?;
     let threads = threads(args.threads)?;
     let inputs = GateInputs {
         model: ModelSource::from_option(args.model.clone()),
+        children: children.clone(),
         threads,
         quick: args.quick,
         reference: args.reference.clone(),
@@ -128,10 +131,7 @@ pub(crate) fn run(args: GatesArgs) -> Result<Exit, CliError> {
     check_out(&args)?;
     let file = args.out.as_deref().map(ResultFile::create).transpose()?;
 
-    let launcher = Launcher {
-        program: std::env::current_exe().map_err(|e| CliError::Failed(format!("own program: {e}")))?,
-        interrupted: interrupt::cooperate(|| {}),
-    };
+    let launcher = Launcher { interrupted: interrupt::cooperate(|| {}) };
     let started = Instant::now();
     let started_unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let (mut reports, mut faults) = (Vec::new(), Vec::new());

@@ -1,13 +1,12 @@
 //! `harness generate` and `harness chat`.
 
-use session::Mount as _;
 use std::io::{BufRead, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use bitnet_rs::{Context, ContextParams, SamplingParams, SeqId, Special, TokenId};
+use bitnet_rs::{CancelHandle, ContextParams, SamplingParams};
 use clap::Args;
 use grammar::{Grammar, GrammarLimits};
 use kv::KvType;
@@ -17,12 +16,15 @@ use super::output::{self, TextOrJson};
 use super::{CliError, progress};
 use crate::exit::Exit;
 use crate::interrupt;
-use cartridge::{Cartridge, CartridgeError, Level, Rounding};
+use cartridge::{Cartridge, CartridgeError, Rounding};
+use files::children::Children;
 use files::input_file;
+use files::stamps::StampStore;
 use grammar::tools::{RegistryError, SchemaOptions, ToolRegistry, schema_to_gbnf};
 use models::source::{ModelPath, ModelSource};
 use session::{
-    ChatTemplate, DraftCounts, Ending, Event, GenerateError, Generator, GeneratorParams, Message, fits_context,
+    Answer, ChatTemplate, Conversation, Ending, Event, GenerateError, GeneratorParams, Message, Said, Session,
+    SessionError, SessionParams, TemplateSandbox,
 };
 
 /// Largest prompt file, in bytes.
@@ -37,6 +39,9 @@ pub(crate) struct ModelOptions {
     /// Cartridge to mount under the prompt or conversation.
     #[arg(long, value_name = "FILE")]
     cartridge: Option<PathBuf>,
+    /// Hash the model's weights for the cartridge's lock even if an earlier run did.
+    #[arg(long, requires = "cartridge")]
+    verify_model: bool,
     /// Round values of a cartridge that the context's types cannot hold exactly.
     #[arg(long)]
     round: bool,
@@ -160,7 +165,7 @@ pub(crate) struct MountArgs {
 }
 
 /// `harness cartridge mount`.
-pub(crate) fn mount_and_run(args: MountArgs) -> Result<Exit, CliError> {
+pub(crate) fn mount_and_run(args: MountArgs, children: &Children) -> Result<Exit, CliError> {
     let mut options = args.options;
     if options.cartridge.is_some() {
         return Err(CliError::Usage("--cartridge: the cartridge to mount is given already".into()));
@@ -171,19 +176,21 @@ pub(crate) fn mount_and_run(args: MountArgs) -> Result<Exit, CliError> {
     options.cartridge = Some(args.file);
     match args.prompt {
         Some(prompt) => {
-            run(GenerateArgs { options, prompt: Some(prompt), file: None, chat: !args.plain, format: args.format })
+            let chat = !args.plain;
+            run(GenerateArgs { options, prompt: Some(prompt), file: None, chat, format: args.format }, children)
         }
-        None => chat(ChatArgs { options }),
+        None => chat(ChatArgs { options }, children),
     }
 }
 
 /// Everything that is ready before the first token.
-struct Session {
-    context: Context,
+struct Opened {
+    session: Session,
+    talk: Conversation,
     params: GeneratorParams,
     registry: Option<ToolRegistry>,
     interrupted: Arc<AtomicBool>,
-    load_ms: f64,
+    load: Duration,
     mounted: Option<u32>,
     _path: ModelPath,
 }
@@ -229,6 +236,14 @@ pub(super) fn engine_error(e: GenerateError) -> CliError {
     }
 }
 
+pub(super) fn session_error(e: SessionError) -> CliError {
+    match e {
+        SessionError::Generate(e) => engine_error(e),
+        SessionError::NothingRendered { .. } => CliError::Refused(e.to_string()),
+        other => CliError::Failed(other.to_string()),
+    }
+}
+
 fn grammar(options: &ModelOptions) -> Result<(Option<Grammar>, Option<ToolRegistry>), CliError> {
     let limits = GrammarLimits::default();
     if let Some(path) = &options.grammar {
@@ -259,16 +274,16 @@ pub(super) fn tool_registry(path: &Path) -> Result<ToolRegistry, CliError> {
     })
 }
 
-impl Session {
-    fn open(options: &ModelOptions) -> Result<Self, CliError> {
+impl Opened {
+    fn new(options: &ModelOptions, children: &Children) -> Result<Self, CliError> {
         let (grammar, registry) = grammar(options)?;
         let source = ModelSource::from_option(options.model.clone());
         let started = Instant::now();
         let (model, path) = super::load_model(&source)?;
-        let load_ms = started.elapsed().as_secs_f64() * 1e3;
+        let load = started.elapsed();
         let settings = super::profile::settings(&model, options.threads)?;
         let defaults = ContextParams::default();
-        let params = ContextParams {
+        let context = ContextParams {
             n_ctx: options.n_ctx,
             n_ubatch: settings.n_ubatch.unwrap_or(defaults.n_ubatch),
             n_threads: settings.threads,
@@ -278,17 +293,30 @@ impl Session {
             allow_overcommit: options.allow_overcommit,
             ..defaults
         };
-        let mut context = Context::new(&model, &params).map_err(|e| engine_error(e.into()))?;
-        let (cells, trained) = (context.params().n_ctx, model.info().hyperparameters().n_ctx_train);
+        let sandbox = TemplateSandbox::Child(children.clone());
+        let template = match &options.chat_template {
+            Some(path) => {
+                let text = read_text("--chat-template", path)?;
+                Some(ChatTemplate::new(text, &path.display().to_string(), &sandbox).map_err(engine_error)?)
+            }
+            None => None,
+        };
+        let (known, verify_model) = (StampStore::of_user(), options.verify_model);
+        let params = SessionParams { context, template, sandbox, known, verify_model };
+        let mut session = Session::open(&model, params).map_err(session_error)?;
+        let (cells, trained) = (session.params().n_ctx, model.info().hyperparameters().n_ctx_train);
         if options.n_ctx != 0 && cells != options.n_ctx {
             output::note(format!("--n-ctx {}: the engine made {cells} cells of it, whole blocks", options.n_ctx));
         }
         if cells > trained {
             output::note(format!("--n-ctx {}: positions end at {trained}, the model's context length", options.n_ctx));
         }
+        let talk = session.begin().map_err(session_error)?;
         let rounding = if options.round { Rounding::Nearest } else { Rounding::Exact };
-        let mounted = options.cartridge.as_deref().map(|p| mount(&mut context, p, rounding)).transpose()?;
-        let (mounted, held) = mounted.unzip();
+        let mounted = options.cartridge.as_deref().map(|p| mount(&mut session, talk, p, rounding)).transpose()?;
+        if let Some(text) = &options.system {
+            session.hear(talk, Message::new("system", text)).map_err(session_error)?;
+        }
         let params = GeneratorParams {
             sampling: SamplingParams {
                 temperature: options.temperature,
@@ -301,116 +329,73 @@ impl Session {
             },
             max_tokens: options.max_tokens,
             stop: options.stop.clone(),
-            trie: match &grammar {
-                Some(_) => Some(bitnet_rs::vocabulary_trie(&model).map_err(|e| CliError::Failed(e.to_string()))?),
-                None => None,
-            },
             grammar,
             draft_lookup: options.draft_lookup as usize,
-            draft_history: held.unwrap_or_default(),
+            ..Default::default()
         };
-        let interrupted = cancel_on_interrupt(&context);
-        Ok(Self { context, params, registry, interrupted, load_ms, mounted, _path: path })
-    }
-
-    fn template(&self, options: &ModelOptions) -> Result<ChatTemplate, CliError> {
-        match &options.chat_template {
-            Some(path) => ChatTemplate::new(read_text("--chat-template", path)?, &path.display().to_string()),
-            None => ChatTemplate::of_model(self.context.model()),
-        }
-        .map_err(engine_error)
+        let interrupted = cancel_on_interrupt(session.cancel_handle());
+        Ok(Self { session, talk, params, registry, interrupted, load, mounted, _path: path })
     }
 }
 
-/// Mounts; where decoding goes on, and the tokens that the cartridge stands for.
-fn mount(context: &mut Context, path: &Path, rounding: Rounding) -> Result<(u32, Vec<TokenId>), CliError> {
+/// Mounts; returns where decoding goes on.
+fn mount(session: &mut Session, talk: Conversation, path: &Path, rounding: Rounding) -> Result<u32, CliError> {
     let cartridge = Cartridge::open(path).map_err(|e| match e {
         CartridgeError::Io { source, .. } => super::input_error("--cartridge", path, source),
         e => refused("--cartridge", path, &e),
     })?;
-    cartridge.validate(Level::Full).map_err(|e| refused("--cartridge", path, &e))?;
-    let lock = session::lock_of(context.model(), &mut |_, _| std::ops::ControlFlow::Continue(()))
-        .map_err(|e| CliError::Failed(e.to_string()))?;
-    let mounted =
-        cartridge.mount(context, SeqId::ZERO, &lock, rounding).map_err(|e| refused("--cartridge", path, &e))?;
-    let tokens = cartridge.tokens().filter_map(|id| context.model().token(id).ok()).collect();
-    Ok((mounted.next_pos, tokens))
+    let mounted = session.mount(talk, &cartridge, rounding).map_err(|e| refused("--cartridge", path, &e))?;
+    Ok(mounted.next_pos)
 }
 
 /// The first Ctrl-C stops the generation; a second one before the next ends the process.
-fn cancel_on_interrupt(context: &Context) -> Arc<AtomicBool> {
-    let cancel = context.cancel_handle();
+fn cancel_on_interrupt(cancel: CancelHandle) -> Arc<AtomicBool> {
     interrupt::cooperate(move || cancel.cancel())
 }
 
-/// One output with its measurements.
-struct Output {
-    text: String,
-    tokens: Vec<(TokenId, f64)>,
-    ending: Ending,
-    complete: bool,
-    prompt_tokens: usize,
-    prefill_ms: f64,
-    decode_ms: f64,
-    draft: DraftCounts,
-}
-
-fn generate(session: &mut Session, prompt: &[TokenId], stream: bool) -> Result<Output, CliError> {
-    let started = Instant::now();
-    let params = session.params.clone();
-    let bar = progress::tokens("prefilling", prompt.len());
-    let mut decoded = |done: usize| bar.set_position(done as u64);
-    let generator = Generator::with_progress(&mut session.context, SeqId::ZERO, prompt, params, &mut decoded);
+/// Gets an answer ready, with a bar while its prompt is decoded.
+fn prefilled<'s>(
+    begin: impl FnOnce(&mut dyn FnMut(usize, usize)) -> Result<Answer<'s>, SessionError>,
+) -> Result<Answer<'s>, CliError> {
+    let bar = progress::tokens("prefilling", 0);
+    let answer = begin(&mut |done, total| {
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+    });
     bar.finish_and_clear();
-    let mut generator = generator.map_err(engine_error)?;
-    let prefill_ms = started.elapsed().as_secs_f64() * 1e3;
-    let started = Instant::now();
-    let mut out = Output {
-        text: String::new(),
-        tokens: Vec::new(),
-        ending: Ending::MaxTokens,
-        complete: false,
-        prompt_tokens: prompt.len(),
-        prefill_ms,
-        decode_ms: 0.0,
-        draft: DraftCounts::default(),
-    };
-    for event in &mut generator {
-        let piece = match event.map_err(engine_error)? {
-            Event::Token { id, logprob, text } => {
-                out.tokens.push((id, logprob));
-                text
-            }
-            Event::End { ending, complete, text } => {
-                (out.ending, out.complete) = (ending, complete);
-                text
-            }
-        };
-        if stream {
-            output::print(&piece)?;
-        }
-        out.text.push_str(&piece);
-    }
-    out.decode_ms = started.elapsed().as_secs_f64() * 1e3;
-    out.draft = generator.draft_counts();
-    Ok(out)
+    answer.map_err(session_error)
 }
 
-fn timings(session: &Session, out: &Output) -> String {
-    let rate = |n: usize, ms: f64| if ms > 0.0 { n as f64 / ms * 1e3 } else { 0.0 };
+/// Takes the whole answer, printing it as it comes if `stream`.
+fn take(mut answer: Answer<'_>, stream: bool) -> Result<Said, CliError> {
+    for event in &mut answer {
+        let (Event::Token { text, .. } | Event::End { text, .. }) = event.map_err(session_error)?;
+        if stream {
+            output::print(&text)?;
+        }
+    }
+    Ok(answer.so_far().clone())
+}
+
+fn timings(load: Duration, said: &Said) -> String {
+    let rate = |n: usize, time: Duration| if time.is_zero() { 0.0 } else { n as f64 / time.as_secs_f64() };
     format!(
         "load {:.0} ms · prefill {} tokens {:.1} t/s · decode {} tokens {:.1} t/s · ended: {}",
-        session.load_ms,
-        out.prompt_tokens,
-        rate(out.prompt_tokens, out.prefill_ms),
-        out.tokens.len(),
-        rate(out.tokens.len(), out.decode_ms),
-        out.ending
+        milliseconds(load),
+        said.prompt_tokens,
+        rate(said.prompt_tokens, said.prefill),
+        said.tokens.len(),
+        rate(said.tokens.len(), said.decode),
+        said.ending
     )
 }
 
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
 /// `harness generate`.
-pub(crate) fn run(args: GenerateArgs) -> Result<Exit, CliError> {
+pub(crate) fn run(args: GenerateArgs, children: &Children) -> Result<Exit, CliError> {
     let text = match (&args.prompt, &args.file) {
         (Some(text), _) => text.clone(),
         (None, Some(path)) => read_text("--file", path)?,
@@ -419,25 +404,18 @@ pub(crate) fn run(args: GenerateArgs) -> Result<Exit, CliError> {
     if text.is_empty() {
         return Err(CliError::Usage("the prompt is empty".into()));
     }
-    let mut session = Session::open(&args.options)?;
-    let model = session.context.model().clone();
+    let mut opened = Opened::new(&args.options, children)?;
+    let (params, talk) = (opened.params.clone(), opened.talk);
     let mut template_source = "none".to_owned();
-    let prompt = if args.chat || args.options.system.is_some() {
-        let template = session.template(&args.options)?;
-        template_source.clone_from(&template.source);
-        let mut messages: Vec<Message> = args.options.system.iter().map(|s| Message::new("system", s)).collect();
-        messages.push(Message::new("user", text));
-        let tokens = template.tokens(&model, &messages, true).map_err(engine_error)?;
-        // Behind a cartridge the conversation goes on; it does not begin again.
-        continue_tokens(&session, tokens)
-    } else {
-        let special = if session.mounted.is_some() { Special::Content } else { Special::ContentWithBos };
-        fits_context(&model, text.len()).map_err(engine_error)?;
-        model.tokenize(&text, special).map_err(|e| engine_error(e.into()))?
-    };
     let json_wanted = args.format == TextOrJson::Json;
-    let out = generate(&mut session, &prompt, !json_wanted)?;
-    let call = session.registry.as_ref().filter(|_| out.complete).map(|r| r.parse_call(&out.text));
+    let answer = if args.chat || args.options.system.is_some() {
+        template_source.clone_from(&opened.session.template().map_err(session_error)?.source);
+        prefilled(|done| opened.session.say_with_progress(talk, &text, params, done))
+    } else {
+        prefilled(|done| opened.session.continue_text(talk, &text, params, done))
+    }?;
+    let said = take(answer, !json_wanted)?;
+    let call = opened.registry.as_ref().filter(|_| said.complete).map(|r| r.parse_call(&said.text));
     if json_wanted {
         let call = match &call {
             Some(Ok(call)) => json!({"tool": call.tool, "arguments": call.arguments}),
@@ -445,53 +423,42 @@ pub(crate) fn run(args: GenerateArgs) -> Result<Exit, CliError> {
             None => serde_json::Value::Null,
         };
         output::print(&output::json(&json!({
-            "text": out.text,
-            "tokens": out.tokens.iter().map(|(id, lp)| json!({"id": id.get(), "logprob": lp})).collect::<Vec<_>>(),
-            "ending": out.ending,
-            "complete": out.complete,
+            "text": said.text,
+            "tokens": said.tokens.iter().map(|(id, lp)| json!({"id": id.get(), "logprob": lp})).collect::<Vec<_>>(),
+            "ending": said.ending,
+            "complete": said.complete,
             "call": call,
             "template": template_source,
-            "cartridge_tokens": session.mounted,
-            "prompt_tokens": out.prompt_tokens,
-            "load_ms": session.load_ms,
-            "prefill_ms": out.prefill_ms,
-            "decode_ms": out.decode_ms,
-            "draft": out.draft,
+            "cartridge_tokens": opened.mounted,
+            "prompt_tokens": said.prompt_tokens,
+            "load_ms": milliseconds(opened.load),
+            "prefill_ms": milliseconds(said.prefill),
+            "decode_ms": milliseconds(said.decode),
+            "draft": said.draft,
         }))?)?;
     } else {
         output::print("\n")?;
-        output::note(format_args!("template: {template_source} · {}", timings(&session, &out)));
+        output::note(format_args!("template: {template_source} · {}", timings(opened.load, &said)));
     }
-    if out.ending == Ending::Cancelled {
+    if said.ending == Ending::Cancelled {
         return Ok(Exit::Interrupted);
     }
     if let Some(Err(e)) = call {
         return Err(CliError::Failed(format!("the output is no valid call: {e}")));
     }
-    Ok(if session.params.grammar.is_some() && !out.complete { Exit::Incomplete } else { Exit::Success })
-}
-
-/// Drops a leading `bos` when something is mounted before.
-fn continue_tokens(session: &Session, mut tokens: Vec<TokenId>) -> Vec<TokenId> {
-    if session.mounted.is_some() && tokens.first().copied() == session.context.model().bos() {
-        tokens.remove(0);
-    }
-    tokens
+    Ok(if opened.params.grammar.is_some() && !said.complete { Exit::Incomplete } else { Exit::Success })
 }
 
 /// `harness chat`.
-pub(crate) fn chat(args: ChatArgs) -> Result<Exit, CliError> {
-    let mut session = Session::open(&args.options)?;
-    let template = session.template(&args.options)?;
-    let model = session.context.model().clone();
-    let name = model.info().name().unwrap_or("unnamed").escape_debug();
-    output::note(format_args!("model: {name} · template: {}", template.source));
-    if let Some(next) = session.mounted {
+pub(crate) fn chat(args: ChatArgs, children: &Children) -> Result<Exit, CliError> {
+    let mut opened = Opened::new(&args.options, children)?;
+    let talk = opened.talk;
+    let template_source = opened.session.template().map_err(session_error)?.source.clone();
+    let name = opened.session.model().info().name().unwrap_or("unnamed").escape_debug().to_string();
+    output::note(format_args!("model: {name} · template: {template_source}"));
+    if let Some(next) = opened.mounted {
         output::note(format_args!("cartridge: {next} tokens mounted"));
     }
-    let mut messages: Vec<Message> = args.options.system.iter().map(|s| Message::new("system", s)).collect();
-    let mut known: Vec<TokenId> = Vec::new();
-    let base = session.context.next_pos(SeqId::ZERO).map_err(|e| engine_error(e.into()))?;
     let terminal = std::io::stdin().is_terminal();
     let mut lines = std::io::stdin().lock();
     loop {
@@ -499,7 +466,7 @@ pub(crate) fn chat(args: ChatArgs) -> Result<Exit, CliError> {
             let _ = write!(std::io::stderr(), "> ");
         }
         // Between answers there is nothing to stop: an interrupt ends the conversation.
-        session.interrupted.store(true, Ordering::SeqCst);
+        opened.interrupted.store(true, Ordering::SeqCst);
         let mut line = String::new();
         let n = lines
             .by_ref()
@@ -510,45 +477,16 @@ pub(crate) fn chat(args: ChatArgs) -> Result<Exit, CliError> {
         if n == 0 || line.is_empty() {
             return Ok(Exit::Success);
         }
-        session.interrupted.store(false, Ordering::SeqCst);
-        messages.push(Message::new("user", line));
-        let tokens = match template.tokens(&model, &messages, true).map_err(engine_error) {
-            Ok(tokens) => continue_tokens(&session, tokens),
-            // One message that is too long is no reason to leave.
-            Err(CliError::Usage(e)) => {
-                output::note(e);
-                messages.pop();
-                continue;
-            }
-            Err(e) => return Err(e),
-        };
-        if tokens.is_empty() {
-            return Err(CliError::Refused(format!("chat template ({}) renders nothing", template.source)));
-        }
-        // What the context holds already is not decoded again; where it differs it is removed.
-        let same = known.iter().zip(&tokens).take_while(|(a, b)| a == b).count().min(tokens.len() - 1);
-        let from = base.forward(same).map_err(|e| engine_error(e.into()))?;
-        let next = session.context.next_pos(SeqId::ZERO).map_err(|e| engine_error(e.into()))?;
-        session.context.remove(SeqId::ZERO, from..next).map_err(|e| engine_error(e.into()))?;
-        match generate(&mut session, &tokens[same..], true) {
-            Ok(out) => {
+        opened.interrupted.store(false, Ordering::SeqCst);
+        let params = opened.params.clone();
+        let answer = prefilled(|done| opened.session.say_with_progress(talk, line, params, done));
+        match answer.and_then(|answer| take(answer, true)) {
+            Ok(said) => {
                 output::print("\n")?;
-                output::note(timings(&session, &out));
-                known = tokens;
-                let held =
-                    session.context.next_pos(SeqId::ZERO).map_err(|e| engine_error(e.into()))?.get() - base.get();
-                known.extend(out.tokens.iter().map(|(id, _)| *id));
-                known.truncate(usize::try_from(held).unwrap_or(0));
-                messages.push(Message::new("assistant", out.text));
+                output::note(timings(opened.load, &said));
             }
-            // Refused, or stopped before its first token: as if it had not been said.
-            Err(e @ (CliError::Usage(_) | CliError::Interrupted)) => {
-                output::note(e);
-                messages.pop();
-                let held =
-                    session.context.next_pos(SeqId::ZERO).map_err(|e| engine_error(e.into()))?.get() - base.get();
-                known.truncate(usize::try_from(held).unwrap_or(0));
-            }
+            // Refused, or stopped before its first token: the conversation goes on as if it had not been said.
+            Err(e @ (CliError::Usage(_) | CliError::Interrupted)) => output::note(e),
             Err(e) => return Err(e),
         }
     }

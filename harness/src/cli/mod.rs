@@ -22,6 +22,7 @@ use gguf::GgufError;
 use crate::exit::Exit;
 use crate::interrupt;
 use files::atomic_file::{AtomicFile, AtomicFileError, Overwrite};
+use files::children::Children;
 use models::source::{ModelPath, ModelSource};
 use session::template_process;
 
@@ -187,8 +188,8 @@ fn arguments() -> Vec<std::ffi::OsString> {
     arguments
 }
 
-/// Parses the arguments and runs the command.
-pub fn main() -> Exit {
+/// Parses the arguments and runs the command; `children` starts this program again for work in a process of its own.
+pub fn main(children: std::io::Result<Children>) -> Exit {
     let cli = match Cli::try_parse_from(arguments()) {
         Ok(cli) => cli,
         Err(e) => {
@@ -215,24 +216,28 @@ pub fn main() -> Exit {
             Err(_) => Exit::Fail,
         };
     }
-    if let Ok(program) = std::env::current_exe() {
-        template_process::isolate(program);
-    }
+    let children = match children {
+        Ok(children) => children,
+        Err(e) => {
+            output::note(format_args!("error: the system does not tell which program this is: {e}"));
+            return Exit::Fail;
+        }
+    };
     files::process::survive_file_size_limit();
     if let Err(e) = interrupt::install() {
         output::note(format_args!("error: no handler for Ctrl-C: {e}"));
         return Exit::Fail;
     }
     let outcome = match cli.command {
-        Command::Gates(args) => gates::run(args),
-        Command::Cartridge(args) => cartridge::run(args),
-        Command::Agent(args) => agent::run(args),
-        Command::Generate(args) => generate::run(args),
-        Command::Chat(args) => generate::chat(args),
-        Command::Model(args) => model::run(args),
+        Command::Gates(args) => gates::run(args, &children),
+        Command::Cartridge(args) => cartridge::run(args, &children),
+        Command::Agent(args) => agent::run(args, &children),
+        Command::Generate(args) => generate::run(args, &children),
+        Command::Chat(args) => generate::chat(args, &children),
+        Command::Model(args) => model::run(args, &children),
         Command::Bench(args) => bench::run(*args),
         Command::Doctor(args) => doctor::run(args),
-        Command::GateChild(args) => gates::child(args),
+        Command::GateChild(args) => gates::child(args, &children),
         Command::TemplateChild => Ok(Exit::Success),
     };
     outcome.unwrap_or_else(|e| {

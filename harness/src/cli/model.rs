@@ -19,6 +19,7 @@ use super::{CliError, input_error, progress};
 use crate::exit::Exit;
 use crate::gates::thresholds::Thresholds;
 use crate::gates::{GateInputs, first_light};
+use files::children::Children;
 use files::input_file;
 use models::hf_folder::{self, HfFolderError};
 use models::inspect::{self, InspectOptions};
@@ -181,11 +182,11 @@ fn inspect(args: InspectArgs) -> Result<Exit, CliError> {
     Ok(Exit::Success)
 }
 
-pub(crate) fn run(args: ModelArgs) -> Result<Exit, CliError> {
+pub(crate) fn run(args: ModelArgs, children: &Children) -> Result<Exit, CliError> {
     match args.command {
         ModelCommand::Synth(args) => synth(args),
         ModelCommand::Inspect(args) => inspect(args),
-        ModelCommand::Record(args) => record(args),
+        ModelCommand::Record(args) => record(args, children),
         ModelCommand::Tokenize(args) => tokenize::run(args),
         ModelCommand::Quantize(args) => quantize::quantize(args),
         ModelCommand::Repack(args) => quantize::repack_command(args),
@@ -277,13 +278,14 @@ fn synth(args: SynthArgs) -> Result<Exit, CliError> {
     Ok(Exit::Success)
 }
 
-fn record(args: RecordArgs) -> Result<Exit, CliError> {
+fn record(args: RecordArgs, children: &Children) -> Result<Exit, CliError> {
     let text = input_file::read_text(&args.prompts, MAX_PROMPTS)
         .map_err(|e| input_error("--prompts", &args.prompts, e.into()))?;
     let prompts: Vec<String> = serde_json::from_str(&text)
         .map_err(|e| CliError::Refused(format!("--prompts {}: {e}", args.prompts.display())))?;
     let inputs = GateInputs {
         model: ModelSource::from_option(args.model),
+        children: children.clone(),
         threads: super::gates::threads(args.threads)?,
         quick: false,
         reference: None,

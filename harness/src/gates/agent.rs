@@ -9,6 +9,7 @@ use super::{GateError, GateId, GateInputs, fault};
 use crate::report::{FaultReport, Severity};
 use agent::evaluation;
 use agent_engine::{Answers, EngineSource};
+use session::TemplateSandbox;
 
 /// Runs the gate.
 ///
@@ -43,10 +44,11 @@ fn own_figures(inputs: &GateInputs, rec: &mut Recorder) -> Result<(), GateError>
     let small = model.file().gguf().tensor_bytes() < 64 << 20;
     let n_threads = if small { 1 } else { inputs.threads };
     let params = ContextParams { n_ctx: 512, n_threads, ..Default::default() };
+    let sandbox = TemplateSandbox::Child(inputs.children.clone());
     let answers = Answers::default();
     for (repair, name) in [(false, "model_repair_off"), (true, "model_repair_on")] {
         rec.progress(&format!("the model itself, rules {}", if repair { "on" } else { "off" }));
-        let source = match EngineSource::new(&model, &params) {
+        let source = match EngineSource::new(&model, &params, &sandbox) {
             Ok(source) => Box::new(source.with_answers(answers.clone())),
             Err(e) => {
                 let message = format!("the model's own figures were not taken: {e}");

@@ -9,7 +9,6 @@ use session::{Mount as _, MountError};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use bitnet_rs::{Batch, Context, ContextParams, Model, ModelParams, Pos, SeqId, TokenId};
 use half::{bf16, f16};
@@ -17,7 +16,6 @@ use kv::KvType;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
 
-use super::child;
 use super::recorder::{Recorder, finding};
 use super::{GateError, GateId, GateInputs, fault, not_applicable};
 use crate::report::{FaultReport, Severity};
@@ -25,6 +23,7 @@ use cartridge::{
     Cartridge, CartridgeError, ConvertTo, Level, ModelLock, Overwrite, Provenance, Rope, RopeType, Rounding, convert,
     diagnose, write_native,
 };
+use files::children::{self, Ending, Input, was_interrupted};
 use models::faults::other_rope_base;
 use models::source::ModelSource;
 use reference::likelihood;
@@ -111,24 +110,23 @@ pub fn capture(inputs: &GateInputs, folder: &Path) -> Result<(), GateError> {
 
 /// Runs [`capture`] in a process of its own.
 fn capture_elsewhere(inputs: &GateInputs, folder: &Path) -> Result<(), GateError> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(["gate-child", "--gate", "3b", "--threads", &inputs.threads.to_string(), "--capture"]).arg(folder);
+    let mut command = inputs.children.command("gate-child");
+    command.args(["--gate", "3b", "--threads", &inputs.threads.to_string(), "--capture"]).arg(folder);
     if let ModelSource::File(path) = &inputs.model {
         command.arg("--model").arg(path);
     }
-    let mut capturing = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-    // The pipe to its stdin stays open until it is done: it ends when this process does.
-    let stdin = capturing.stdin.take();
-    let output = capturing.wait_with_output()?;
-    drop(stdin);
-    if output.status.success() {
-        return Ok(());
+    let done = children::run(&mut command, Input::Lifeline, None, &|| false, &mut |_| false)?;
+    match done.ending {
+        Ending::Exited(status) if status.success() => Ok(()),
+        Ending::Exited(status) if was_interrupted(status) => Err(GateError::Interrupted),
+        ending => {
+            let ending = match ending {
+                Ending::Exited(status) => status.to_string(),
+                other => format!("{other:?}"),
+            };
+            Err(GateError::Other(format!("the capturing process ended with {ending}: {}", done.said.join("\n").trim())))
+        }
     }
-    if child::was_interrupted(output.status) {
-        return Err(GateError::Interrupted);
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(GateError::Other(format!("the capturing process ended with {}: {}", output.status, said.trim())))
 }
 
 /// A mounted cartridge's continuation, compared with what is expected.

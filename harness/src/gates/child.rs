@@ -4,8 +4,6 @@
 //! that no gate outlives the runner, however that one ends.
 
 use std::io::{Read, Write};
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::ExitStatus;
 
 use serde::{Deserialize, Serialize};
 
@@ -38,15 +36,6 @@ pub fn answer(gate: GateId, inputs: &GateInputs, plant: bool) -> Result<Answer, 
     }
 }
 
-/// Signals by which a user ends a program, as [`crate::interrupt`] takes them: SIGHUP, SIGINT and SIGTERM.
-const INTERRUPTS: [i32; 3] = [1, 2, 15];
-
-/// Did a process end because the user ended it? By the signal itself, where it came before the handler was there, or by
-/// the handler's exit code.
-pub fn was_interrupted(status: ExitStatus) -> bool {
-    status.code() == Some(Exit::Interrupted as i32) || status.signal().is_some_and(|s| INTERRUPTS.contains(&s))
-}
-
 /// Starts every progress line, so that the runner can tell it from other output.
 pub const PROGRESS: &str = "\u{1}progress ";
 
@@ -57,22 +46,4 @@ pub fn die_with_parent() {
         while std::io::stdin().read(&mut sink).is_ok_and(|n| n > 0) {}
         files::process::leave(Exit::Interrupted as i32);
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::was_interrupted;
-    use std::process::Command;
-
-    /// By a shell that ends itself so.
-    #[test]
-    fn a_crash_is_no_interruption() {
-        let of = |script: &str| was_interrupted(Command::new("/bin/sh").args(["-c", script]).status().unwrap());
-        for script in ["exit 130", "kill -HUP $$", "kill -INT $$", "kill -TERM $$"] {
-            assert!(of(script), "{script}");
-        }
-        for script in ["exit 0", "exit 1", "exit 101", "kill -ABRT $$", "kill -SEGV $$", "kill -KILL $$"] {
-            assert!(!of(script), "{script}");
-        }
-    }
 }

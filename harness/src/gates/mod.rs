@@ -28,6 +28,7 @@ pub mod thresholds;
 use std::path::PathBuf;
 
 use crate::report::{FaultReport, Finding, GateReport, Severity};
+use files::children::Children;
 use models::faults::FaultError;
 use models::source::ModelSource;
 use recorder::{Recorder, finding};
@@ -118,6 +119,8 @@ impl GateId {
 pub struct GateInputs {
     /// The model under test.
     pub model: ModelSource,
+    /// What starts processes of its own.
+    pub children: Children,
     /// Compute threads.
     pub threads: u32,
     /// Plan a stated subset.

@@ -16,7 +16,9 @@ use ::agent::registry::RegistryError;
 use ::agent::source::{CandidateSource, RuleSource};
 use ::agent::store::StoreError;
 use agent_engine::EngineSource;
+use files::children::Children;
 use models::source::ModelSource;
+use session::TemplateSandbox;
 use terminal::{self as agent_cli, AgentCliError, AgentStatus, Terminal};
 
 /// Options of `agent`.
@@ -32,7 +34,7 @@ pub(crate) struct AgentArgs {
     agent: agent_cli::AgentArgs,
 }
 
-pub(crate) fn run(args: AgentArgs) -> Result<Exit, CliError> {
+pub(crate) fn run(args: AgentArgs, children: &Children) -> Result<Exit, CliError> {
     let mut keep = None;
     let source: Box<dyn CandidateSource> = if args.rules_only || args.agent.command.is_some() {
         Box::new(RuleSource)
@@ -40,7 +42,8 @@ pub(crate) fn run(args: AgentArgs) -> Result<Exit, CliError> {
         let (model, path) = super::load_model(&ModelSource::from_option(args.model))?;
         keep = Some(path);
         let params = ContextParams { n_ctx: 512, ..Default::default() };
-        Box::new(EngineSource::new(&model, &params).map_err(super::generate::engine_error)?)
+        let sandbox = TemplateSandbox::Child(children.clone());
+        Box::new(EngineSource::new(&model, &params, &sandbox).map_err(super::generate::session_error)?)
     };
     let (mut input, mut out, mut err) = (BufReader::new(stdin()), stdout(), stderr());
     let mut terminal = Terminal { stdin: &mut input, stdout: &mut out, stderr: &mut err };

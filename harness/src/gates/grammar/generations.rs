@@ -14,10 +14,10 @@ use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
 use super::adversary::{Adversary, LogitSource};
-use crate::gates::GateError;
 use crate::gates::thresholds::GrammarGate;
+use crate::gates::{GateError, GateInputs};
 use grammar::tools::ToolRegistry;
-use session::{ChatTemplate, GenerateError, Message, TokenSelector};
+use session::{ChatTemplate, GenerateError, Message, TemplateSandbox, TokenSelector};
 
 /// One registry under test.
 pub struct Subject {
@@ -333,9 +333,10 @@ pub fn run(
     model: &Model,
     subjects: &[Subject],
     plan: &Plan,
-    threads: u32,
+    inputs: &GateInputs,
     hear: &mut dyn FnMut(&Outcome, &Subject),
 ) -> Result<Tally, GateError> {
+    let (threads, sandbox) = (inputs.threads, TemplateSandbox::Child(inputs.children.clone()));
     let trie = vocabulary_trie(model)?;
     let mut jobs = Vec::new();
     for subject in 0..subjects.len() {
@@ -349,7 +350,7 @@ pub fn run(
     let next_asked = AtomicUsize::new(0);
     let says = |threads: u32, send: &Sender<Outcome>| {
         let next = &mut || asked.get(next_asked.fetch_add(1, Ordering::Relaxed)).copied();
-        by_model(model, subjects, plan, threads, &trie, next, send)
+        by_model(model, subjects, plan, (threads, &sandbox), &trie, next, send)
     };
     let mut tally = Tally::default();
     let mut add = |outcome: &Outcome| {
@@ -465,7 +466,7 @@ fn by_model(
     model: &Model,
     subjects: &[Subject],
     plan: &Plan,
-    threads: u32,
+    (threads, sandbox): (u32, &TemplateSandbox),
     trie: &TokenTrie,
     next: &mut dyn FnMut() -> Option<(usize, usize)>,
     send: &Sender<Outcome>,
@@ -473,7 +474,7 @@ fn by_model(
     if plan.per_temperature == 0 {
         return Ok(());
     }
-    let template = match ChatTemplate::of_model(model) {
+    let template = match ChatTemplate::of_model(model, sandbox) {
         Ok(template) => Some(template),
         Err(GenerateError::NoTemplate) => None,
         Err(e) => return Err(GateError::Other(e.to_string())),

@@ -95,7 +95,7 @@ pub fn run(inputs: &GateInputs, rec: &mut Recorder) -> Result<(), GateError> {
     let generations = plan.generations(subjects.len());
     rec.plan(generations);
     let mut done = 0u64;
-    let tally = generations::run(&model, &subjects, &plan, inputs.threads, &mut |outcome, subject| {
+    let tally = generations::run(&model, &subjects, &plan, inputs, &mut |outcome, subject| {
         done += 1;
         if done.is_multiple_of(200) {
             rec.progress(&format!("{done} of {generations} generations"));
@@ -188,7 +188,7 @@ fn plant(inputs: &GateInputs, planted: Fault) -> Result<(bool, String), GateErro
     let subjects = subjects(planted)?;
     let plan = Plan::planted(&inputs.thresholds.grammar);
     let mut first = None;
-    let tally = generations::run(&model, &subjects, &plan, inputs.threads, &mut |outcome, subject| {
+    let tally = generations::run(&model, &subjects, &plan, inputs, &mut |outcome, subject| {
         if let (Some(failure), None) = (&outcome.failure, &first) {
             first = Some(format!("{}, seed {}: {failure}", subject.name, outcome.seed));
         }
