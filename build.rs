@@ -55,7 +55,15 @@ fn run() -> Result<(), String> {
     // Beside the manifest are links to build/ and vendor/; in a vendored copy they are folders.
     let package = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("CARGO_MANIFEST_DIR is not set")?);
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
-    for file in ["build.rs", "build/config.rs", "build/patch.rs", "build/source.rs", "build/toolchain.rs", "shim"] {
+    for file in [
+        "build.rs",
+        "build/config.rs",
+        "build/patch.rs",
+        "build/source.rs",
+        "build/toolchain.rs",
+        "shim",
+        "tests/grammar_oracle",
+    ] {
         println!("cargo::rerun-if-changed={}", package.join(file).display());
     }
     let config = Config::from_env()?;
@@ -163,6 +171,8 @@ fn build_shim(config: &Config, tools: &Toolchain, tree: &Path, package: &Path, f
         .flag("-Wextra")
         .includes(shim_includes(tree, package))
         .file(package.join("shim/shim.cpp"))
+        // An object of its own in the archive, which only tests refer to and so only tests link.
+        .file(package.join("tests/grammar_oracle/oracle.cpp"))
         // Linked below, behind the archives that it calls into.
         .cargo_metadata(false);
     // The engine's headers are not ours to warn about.

@@ -47,7 +47,7 @@ pub use {gguf, grammar, kv as state};
 /// What was built: commits, compiler, flags, instruction sets.
 pub use bitnet_sys::engine_info;
 pub use cancel::CancelHandle;
-pub use constraint::{Constraint, EngineGrammar, vocabulary_trie};
+pub use constraint::{Constraint, vocabulary_trie};
 pub use context::Context;
 pub use context_params::{ContextParams, EffectiveParams, MAX_SEQUENCES, MAX_UBATCH};
 pub use cpu::CpuFeatures;

@@ -1,16 +1,8 @@
-// Exceptions stop here. Each function runs one engine call inside `guarded`, which turns whatever is
-// thrown into a status; see shim.h for the contracts.
+// Exceptions stop here: each function runs one engine call inside `guarded`; see shim.h for the contracts.
 #include "shim.h"
 
 #include "gemm-config.h"
-#include "llama-grammar.h"
-
-#include <cmath>
-#include <cstddef>
-#include <cstdio>
-#include <exception>
-#include <memory>
-#include <string>
+#include "guarded.h"
 
 // The layout that the Rust side counts on.
 #include "layout.h"
@@ -25,49 +17,6 @@ extern "C" {
 void ggml_gemv_i2_i8_s(int n, float * s, size_t bs, const void * vx, const void * vy, int nr, int nc);
 void ggml_gemm_i2_i8_s(int n, float * s, size_t bs, const void * vx, const void * vy, int nr, int nc);
 }
-
-// The engine keeps this type inside llama-sampling.cpp. Its layout is repeated here to reach the grammar
-// pointer, which is null when the text did not parse; SHA256SUMS pins the file that defines it.
-struct llama_sampler_grammar {
-    const struct llama_vocab * vocab;
-    std::string                grammar_str;
-    std::string                grammar_root;
-    struct llama_grammar *     grammar;
-};
-
-struct bn_grammar {
-    llama_sampler * sampler;
-
-    llama_sampler_grammar * inner() const { return static_cast<llama_sampler_grammar *>(sampler->ctx); }
-};
-
-namespace {
-
-void set_status(bn_status * st, int32_t code, const char * message) {
-    st->code = code;
-    std::snprintf(st->message, sizeof(st->message), "%s", message);
-}
-
-template <typename F> void guarded(bn_status * st, F && call) noexcept {
-    st->code = BN_OK;
-    st->message[0] = '\0';
-    try {
-        call();
-    } catch (const std::exception & e) {
-        set_status(st, BN_EXCEPTION, e.what());
-    } catch (...) {
-        set_status(st, BN_UNKNOWN, "something that is no std::exception was thrown");
-    }
-}
-
-template <typename T> T * not_null(T * p, bn_status * st, const char * what) {
-    if (p == nullptr && st->code == BN_OK) {
-        set_status(st, BN_NULL, what);
-    }
-    return p;
-}
-
-} // namespace
 
 extern "C" {
 
@@ -134,60 +83,6 @@ void bn_kv_seq_cp(struct llama_context * ctx, llama_seq_id src, llama_seq_id dst
 
 void bn_kv_seq_keep(struct llama_context * ctx, llama_seq_id seq, bn_status * st) {
     guarded(st, [&] { llama_kv_cache_seq_keep(ctx, seq); });
-}
-
-struct bn_grammar * bn_grammar_new(const struct llama_model * model, const char * text, const char * root, bn_status * st) {
-    bn_grammar * result = nullptr;
-    guarded(st, [&] {
-        std::unique_ptr<bn_grammar> g(new bn_grammar{llama_sampler_init_grammar(model, text, root)});
-        if (g->sampler == nullptr) {
-            return;
-        }
-        if (g->inner()->grammar == nullptr) {
-            llama_sampler_free(g->sampler);
-            set_status(st, BN_NULL, "the engine made a sampler without a grammar: the text did not parse");
-            return;
-        }
-        result = g.release();
-    });
-    return not_null(result, st, "llama_sampler_init_grammar returned null");
-}
-
-struct bn_grammar * bn_grammar_clone(const struct bn_grammar * g, bn_status * st) {
-    bn_grammar * result = nullptr;
-    guarded(st, [&] {
-        std::unique_ptr<bn_grammar> copy(new bn_grammar{llama_sampler_clone(g->sampler)});
-        if (copy->sampler == nullptr || copy->inner()->grammar == nullptr) {
-            return;
-        }
-        result = copy.release();
-    });
-    return not_null(result, st, "llama_sampler_clone lost the grammar");
-}
-
-void bn_grammar_free(struct bn_grammar * g) {
-    if (g != nullptr) {
-        llama_sampler_free(g->sampler);
-        delete g;
-    }
-}
-
-void bn_grammar_apply(struct bn_grammar * g, llama_token_data_array * candidates, bn_status * st) {
-    guarded(st, [&] { llama_sampler_apply(g->sampler, candidates); });
-}
-
-void bn_grammar_accept(struct bn_grammar * g, llama_token token, bn_status * st) {
-    guarded(st, [&] {
-        // llama_grammar_accept_impl aborts on a token that the grammar forbids: ask first.
-        llama_token_data       one       = {token, 0.0f, 0.0f};
-        llama_token_data_array candidate = {&one, 1, -1, false};
-        llama_sampler_apply(g->sampler, &candidate);
-        if (std::isinf(one.logit)) {
-            set_status(st, BN_MISUSE, "the grammar forbids this token here");
-            return;
-        }
-        llama_sampler_accept(g->sampler, token);
-    });
 }
 
 void bn_sampler_apply(struct llama_sampler * s, llama_token_data_array * candidates, bn_status * st) {

@@ -46,17 +46,6 @@ void bn_kv_seq_rm(struct llama_context * ctx, llama_seq_id seq, llama_pos p0, ll
 void bn_kv_seq_cp(struct llama_context * ctx, llama_seq_id src, llama_seq_id dst, llama_pos p0, llama_pos p1, bn_status * st);
 void bn_kv_seq_keep(struct llama_context * ctx, llama_seq_id seq, bn_status * st);
 
-/* Grammar: llama_sampler_init_grammar answers non-null without a grammar when the text is bad, so the
- * shim holds the engine's own grammar object instead and says so when there is none. */
-struct bn_grammar;
-struct bn_grammar * bn_grammar_new(const struct llama_model * model, const char * text, const char * root, bn_status * st);
-struct bn_grammar * bn_grammar_clone(const struct bn_grammar * g, bn_status * st);
-void bn_grammar_free(struct bn_grammar * g);
-/* Sets the logit of every candidate that the grammar forbids to -inf. */
-void bn_grammar_apply(struct bn_grammar * g, llama_token_data_array * candidates, bn_status * st);
-/* The caller must have seen token allowed by bn_grammar_apply in this very state. */
-void bn_grammar_accept(struct bn_grammar * g, llama_token token, bn_status * st);
-
 void bn_sampler_apply(struct llama_sampler * s, llama_token_data_array * candidates, bn_status * st);
 void bn_sampler_accept(struct llama_sampler * s, llama_token token, bn_status * st);
 

@@ -2676,35 +2676,6 @@ unsafe extern "C" {
         st: *mut bn_status,
     );
 }
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct bn_grammar {
-    _unused: [u8; 0],
-}
-unsafe extern "C" {
-    pub fn bn_grammar_new(
-        model: *const llama_model,
-        text: *const ::std::os::raw::c_char,
-        root: *const ::std::os::raw::c_char,
-        st: *mut bn_status,
-    ) -> *mut bn_grammar;
-}
-unsafe extern "C" {
-    pub fn bn_grammar_clone(g: *const bn_grammar, st: *mut bn_status) -> *mut bn_grammar;
-}
-unsafe extern "C" {
-    pub fn bn_grammar_free(g: *mut bn_grammar);
-}
-unsafe extern "C" {
-    pub fn bn_grammar_apply(
-        g: *mut bn_grammar,
-        candidates: *mut llama_token_data_array,
-        st: *mut bn_status,
-    );
-}
-unsafe extern "C" {
-    pub fn bn_grammar_accept(g: *mut bn_grammar, token: llama_token, st: *mut bn_status);
-}
 unsafe extern "C" {
     pub fn bn_sampler_apply(
         s: *mut llama_sampler,

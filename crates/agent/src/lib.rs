@@ -15,7 +15,7 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use crate::{clock::SystemClock, freshness::SimulatedStates, guard::UserInput,
+//! use agent::{clock::SystemClock, freshness::SimulatedStates, guard::UserInput,
 //!     pipeline::{Agent, AgentOptions, AgentParts}, policy::Policy, registry::Registry,
 //!     source::RuleSource, store::Store, vocabulary::Decision};
 //!

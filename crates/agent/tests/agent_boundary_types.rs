@@ -3,12 +3,12 @@
 
 use std::str::FromStr;
 
-use crate::candidate::Candidate;
-use crate::command::NormalizedCommand;
-use crate::gate_engine::{Evaluation, GatedCommand};
-use crate::guard::GuardedInput;
-use crate::permit::{AuthorizedPlan, ExecuteFlag, ExecutePermit, OperatorConfig};
-use crate::plan::ExecutionPlan;
+use agent::candidate::Candidate;
+use agent::command::NormalizedCommand;
+use agent::gate_engine::{Evaluation, GatedCommand};
+use agent::guard::GuardedInput;
+use agent::permit::{AuthorizedPlan, ExecuteFlag, ExecutePermit, OperatorConfig};
+use agent::plan::ExecutionPlan;
 use serde::de::DeserializeOwned;
 use static_assertions::assert_not_impl_any;
 

@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use crate::evaluation::{EvaluationInputs, Verdict, run};
+use agent::evaluation::{EvaluationInputs, Verdict, run};
 
 fn data_dir() -> PathBuf {
     std::env::var_os("EDGEHOME_DATA_DIR")

@@ -1,8 +1,8 @@
 //! An executor takes an authorized plan only, and only the execution stage makes one.
-use crate::executor::Executor;
-use crate::permit::{AuthorizedPlan, ExecutePermit};
-use crate::pipeline::Agent;
-use crate::plan::ExecutionPlan;
+use agent::executor::Executor;
+use agent::permit::{AuthorizedPlan, ExecutePermit};
+use agent::pipeline::Agent;
+use agent::plan::ExecutionPlan;
 
 fn plain(executor: &dyn Executor, plan: ExecutionPlan) {
     let _ = executor.execute(plan);

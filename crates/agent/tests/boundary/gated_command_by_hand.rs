@@ -1,7 +1,7 @@
 //! A gated command comes out of the gates only.
-use crate::command::NormalizedCommand;
-use crate::gate_engine::{Evaluation, GatedCommand};
-use crate::registry::Device;
+use agent::command::NormalizedCommand;
+use agent::gate_engine::{Evaluation, GatedCommand};
+use agent::registry::Device;
 
 fn by_hand(command: NormalizedCommand, device: Device, evaluation: Evaluation) -> GatedCommand {
     GatedCommand { command, device, evaluation }

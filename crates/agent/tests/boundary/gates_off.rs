@@ -1,7 +1,7 @@
 //! Gates cannot be switched off from outside.
-use crate::gate_engine::SelfCheck;
-use crate::gate_engine::GateSet;
-use crate::vocabulary::Gate;
+use agent::gate_engine::SelfCheck;
+use agent::gate_engine::GateSet;
+use agent::vocabulary::Gate;
 
 fn off() -> GateSet {
     GateSet::without(Gate::Policy, &SelfCheck(()))

@@ -1,6 +1,6 @@
 //! A permit, a flag and an operator configuration have no public fields.
-use crate::permit::{ExecuteFlag, ExecutePermit, OperatorConfig};
-use crate::vocabulary::Backend;
+use agent::permit::{ExecuteFlag, ExecutePermit, OperatorConfig};
+use agent::vocabulary::Backend;
 
 fn by_hand() -> ExecutePermit {
     ExecutePermit { backends: vec![Backend::Mock] }

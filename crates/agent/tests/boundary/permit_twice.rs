@@ -1,5 +1,5 @@
 //! One permit is one execution.
-use crate::permit::ExecutePermit;
+use agent::permit::ExecutePermit;
 
 fn spent_twice(permit: ExecutePermit) -> (ExecutePermit, ExecutePermit) {
     (permit, permit)

@@ -1,7 +1,7 @@
 //! The planner takes gated commands only: not a candidate, not a normalized command.
-use crate::candidate::Candidate;
-use crate::command::NormalizedCommand;
-use crate::plan::Planner;
+use agent::candidate::Candidate;
+use agent::command::NormalizedCommand;
+use agent::plan::Planner;
 
 fn plan_candidate(candidate: Candidate) {
     let _ = Planner.plan(candidate, "tr_1");

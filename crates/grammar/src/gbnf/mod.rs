@@ -63,18 +63,12 @@ pub use trie::{TokenRole, TokenTrie};
 use alphabet::Alphabet;
 use compile::Rules;
 
-/// Name that the engine insists on, whatever root is asked for.
-const ENGINE_ROOT: &str = "root";
-
 /// A checked GBNF grammar. Cloning is cheap and the value is `Send + Sync`.
-///
-/// Read by the engine as `llama_sampler_init_grammar(model, native_text(), root())`.
 #[derive(Clone)]
 pub struct Grammar(Arc<Inner>);
 
 struct Inner {
     text: String,
-    native_text: String,
     root: String,
     names: Vec<String>,
     rules: Rules,
@@ -95,18 +89,9 @@ impl Grammar {
         })?;
         let compiled = compile::compile(&ast, root_id, text, limits)?;
         let alphabet = Alphabet::new(&compiled.scalars);
-        // The engine looks for a symbol called "root" even when another root is asked for, and
-        // silently drops the grammar when there is none.
-        let mut native_text = text.to_owned();
-        if ast.rule_named(ENGINE_ROOT).is_none() {
-            native_text.push_str("\nroot ::= ");
-            native_text.push_str(root);
-            native_text.push('\n');
-        }
         let root_at = ast.rules[root_id].at;
         let grammar = Self(Arc::new(Inner {
             text: text.to_owned(),
-            native_text,
             root: root.to_owned(),
             names: ast.names,
             rules: compiled,
@@ -125,13 +110,6 @@ impl Grammar {
     #[must_use]
     pub fn text(&self) -> &str {
         &self.0.text
-    }
-
-    /// The text to hand to the engine: [`Self::text`], plus a rule called `root` if there was
-    /// none, because the engine drops a grammar without one. Contains no NUL byte.
-    #[must_use]
-    pub fn native_text(&self) -> &str {
-        &self.0.native_text
     }
 
     /// Name of the rule that generation starts from.

@@ -164,17 +164,6 @@ fn left_recursion_names_the_cycle() {
 }
 
 #[test]
-fn the_engine_always_finds_a_root() {
-    let named = Grammar::parse("start ::= \"a\" # no newline", "start", &GrammarLimits::default()).unwrap();
-    assert_eq!(named.native_text(), "start ::= \"a\" # no newline\nroot ::= start\n");
-    assert_eq!(named.root(), "start");
-    // The added text is itself a grammar of the same language.
-    assert!(grammar(named.native_text()).matches(b"a"));
-    let plain = grammar("root ::= \"a\"");
-    assert_eq!(plain.native_text(), plain.text());
-}
-
-#[test]
 fn states_and_sticky_errors() {
     let trie = TokenTrie::build([
         TokenRole::Text(b"o"),

@@ -5,7 +5,7 @@
 //! [`schema_to_gbnf`] is the conversion on its own.
 //!
 //! ```
-//! use crate::tools::{SchemaOptions, ToolRegistry};
+//! use grammar::tools::{SchemaOptions, ToolRegistry};
 //!
 //! let registry = ToolRegistry::from_toml(
 //!     r#"
