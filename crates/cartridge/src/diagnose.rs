@@ -5,8 +5,8 @@
 //! which predicts the actual values from the expected ones, and the one that predicts them best
 //! is named, together with how well it does.
 
-use super::convert::pair_map;
 use super::diff::{check_comparable, compare};
+use super::transcribe::pair_map;
 use super::values::Values;
 use super::{CartridgeError, KvSource, ModelLock, RopeType, TensorDifference};
 use half::{bf16, f16};

@@ -1,9 +1,10 @@
 //! What can go wrong with a cartridge.
 
-use super::{ContainerError, ConversionError, LockMismatch};
-use kv::{BlobError, GeometryError, KvTensor, NonFinite};
-use std::io;
+use super::{ContainerError, RopeType};
+use kv::{BlobError, GeometryError, KvTensor, KvType, NonFinite};
+use serde::Serialize;
 use std::path::PathBuf;
+use std::{fmt, io};
 
 use files::atomic_file::AtomicFileError;
 
@@ -194,6 +195,117 @@ pub enum CartridgeError {
         /// Shape of the other.
         expected: String,
     },
+}
+
+/// Where a value stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Layer.
+    pub layer: usize,
+    /// Keys or values.
+    pub tensor: KvTensor,
+    /// KV head.
+    pub head: usize,
+    /// Element within the head.
+    pub channel: usize,
+    /// Position.
+    pub position: i32,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Place { layer, tensor, head, channel, position } = self;
+        write!(f, "layer {layer}, {tensor} of head {head}, position {position}, channel {channel}")
+    }
+}
+
+/// Why values cannot be converted.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConversionError {
+    /// A value that would change.
+    #[error(
+        "{place}: {value:e} ({from}) has no exact {to} form; allow rounding explicitly, or use a context with {from} keys and values"
+    )]
+    Inexact {
+        /// Where.
+        place: Place,
+        /// The value.
+        value: f32,
+        /// Its type.
+        from: KvType,
+        /// Type asked for.
+        to: KvType,
+    },
+    /// A finite value past the range of the target.
+    #[error("{place}: {value:e} ({from}) is past the range of {to}")]
+    OutOfRange {
+        /// Where.
+        place: Place,
+        /// The value.
+        value: f32,
+        /// Its type.
+        from: KvType,
+        /// Type asked for.
+        to: KvType,
+    },
+    /// An infinite or not-a-number value.
+    #[error(transparent)]
+    NonFinite(NonFinite),
+    /// From or to blocks of codes.
+    #[error(
+        "{tensor} of type {from} cannot become {to} exactly: quantized types are only ever stored and mounted as they are"
+    )]
+    Quantized {
+        /// Keys or values.
+        tensor: KvTensor,
+        /// Type of the file.
+        from: KvType,
+        /// Type asked for.
+        to: KvType,
+    },
+    /// RoPE types that are not a permutation of one another.
+    #[error("rope_type {from} cannot become {to}")]
+    RopeType {
+        /// Type of the file.
+        from: RopeType,
+        /// Type asked for.
+        to: RopeType,
+    },
+    /// A rotated part that is no even number of elements of the head.
+    #[error("rope_dim is {rope_dim}; it must be even and at most the head size of {head_dim}")]
+    RopeDim {
+        /// Rotated elements.
+        rope_dim: u32,
+        /// Elements of a key head.
+        head_dim: u32,
+    },
+}
+
+/// A field in which a cartridge and a model differ.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LockMismatch {
+    /// Field, spelled as in the metadata.
+    pub field: &'static str,
+    /// The file's value.
+    pub file: String,
+    /// The model's value.
+    pub ours: String,
+}
+
+impl fmt::Display for LockMismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {} in the file, {} here", self.field, self.file, self.ours)
+    }
+}
+
+/// Unwraps what a [`BlobWriter`] into memory can report.
+pub(super) fn blob_error(e: std::io::Error) -> CartridgeError {
+    let path = "state blob in memory";
+    match e.downcast::<BlobError>() {
+        Ok(e) => e.into(),
+        Err(source) => CartridgeError::Io { path: path.into(), source },
+    }
 }
 
 impl From<AtomicFileError> for CartridgeError {

@@ -1,15 +1,15 @@
 //! An opened cartridge.
 
 use super::container::{Container, Dtype, Tensor};
-use super::convert::{self, Rounding};
 use super::format::{Fields, parse_integer};
 use super::hash::Digest;
-use super::values::{Extents, Order, Stored};
-use super::{CartridgeError, Layout, RopeType};
+use super::values::{Stored, Values};
+use super::{CartridgeError, KvSource, Layout};
 use files::mapped::MappedFile;
+use kv::transpose::{Extents, Order};
 use kv::{
-    BlobError, BlobLayout, BlobWriter, KvTensor, KvType, LayerGeometry, MAX_LAYERS, NonFinite, SegmentKind,
-    SequenceState, StateBlob, StateGeometry, ValueLayout, first_non_finite,
+    BlobLayout, KvTensor, KvType, LayerGeometry, MAX_LAYERS, NonFinite, SegmentKind, StateGeometry, ValueLayout,
+    first_non_finite,
 };
 use std::collections::HashMap;
 use std::ops::Range;
@@ -171,6 +171,10 @@ impl Cartridge {
         self.blob.is_some()
     }
 
+    pub(super) fn blob_bytes(&self) -> Option<&[u8]> {
+        self.blob.clone().map(|range| &self.bytes.get()[range])
+    }
+
     pub(super) fn stored(&self, layer: usize, tensor: KvTensor) -> Stored<'_> {
         let l = &self.layers[layer];
         let (kv_type, dim) = match tensor {
@@ -253,56 +257,6 @@ impl Cartridge {
         }
     }
 
-    /// The state to restore into a context of this geometry, for a model of this RoPE type.
-    ///
-    /// A native file must be of the context's settings; where it holds the blob in one piece
-    /// ([`Cartridge::holds_blob`]) that piece is borrowed, else it is put together. A head-major
-    /// file is rearranged and, where types differ, converted exactly, or rounded if `rounding`
-    /// says so. Check [`Cartridge::lock_check`] first: geometry alone does not tell models apart.
-    ///
-    /// # Errors
-    /// [`CartridgeError::NativeSetting`], [`CartridgeError::Conversion`], or
-    /// [`CartridgeError::Blob`] where the state does not fit the context.
-    pub fn state(
-        &self,
-        geometry: &StateGeometry,
-        rope_type: RopeType,
-        rounding: Rounding,
-    ) -> Result<CartridgeState<'_>, CartridgeError> {
-        self.check_shape(geometry)?;
-        if self.fields.layout == Layout::HeadMajor {
-            let state = convert::to_state(self, geometry, rope_type, rounding)?;
-            return Ok(CartridgeState::Assembled(state));
-        }
-        self.check_settings(geometry)?;
-        if rope_type != self.fields.rope_type {
-            return Err(CartridgeError::NativeSetting {
-                setting: "rope_type",
-                found: self.fields.rope_type.to_string(),
-                expected: rope_type.to_string(),
-            });
-        }
-        if let Some(range) = &self.blob {
-            let blob = StateBlob::parse(&self.bytes.get()[range.clone()], geometry)?;
-            return Ok(CartridgeState::Borrowed(blob));
-        }
-        let bytes = self.assemble(geometry)?;
-        Ok(CartridgeState::Assembled(SequenceState::parse(bytes, geometry)?))
-    }
-
-    /// The state blob of a native file in its own geometry, for `export-blob`.
-    ///
-    /// # Errors
-    /// [`CartridgeError::NotACartridge`] for a head-major file, whose blob depends on a context.
-    pub fn to_blob(&self) -> Result<CartridgeState<'_>, CartridgeError> {
-        let geometry = self.native_geometry()?.ok_or_else(|| {
-            CartridgeError::NotACartridge(
-                "a head-major file holds no state blob; convert it to native for a context's settings first".to_owned(),
-            )
-        })?;
-        self.state(&geometry, self.fields.rope_type, Rounding::Exact)
-    }
-
     /// The geometry a native file was captured with, with exactly as many cells as it needs.
     pub(super) fn native_geometry(&self) -> Result<Option<StateGeometry>, CartridgeError> {
         let Some(value_layout) = self.fields.value_layout else {
@@ -310,87 +264,27 @@ impl Cartridge {
         };
         Ok(Some(own_geometry(&self.layers, &self.fields, value_layout)?))
     }
-
-    fn check_shape(&self, geometry: &StateGeometry) -> Result<(), CartridgeError> {
-        if self.layers.len() != geometry.n_layer() {
-            return Err(BlobError::LayerCountMismatch {
-                found: self.layers.len() as u32, // at most MAX_LAYERS
-                expected: geometry.n_layer() as u32,
-            }
-            .into());
-        }
-        for (layer, (ours, theirs)) in self.layers.iter().zip(geometry.layers()).enumerate() {
-            if ours != theirs {
-                let name = |l: &LayerGeometry| format!("{} x {}/{}", l.n_head_kv, l.head_dim_k, l.head_dim_v);
-                return Err(CartridgeError::Shape {
-                    tensor: format!("layer.{layer}.k/v"),
-                    found: format!("{} (KV heads x key/value head size)", name(ours)),
-                    expected: format!("{} for this context", name(theirs)),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    fn check_settings(&self, geometry: &StateGeometry) -> Result<(), CartridgeError> {
-        let setting = |setting, found: String, expected: String| {
-            if found == expected { Ok(()) } else { Err(CartridgeError::NativeSetting { setting, found, expected }) }
-        };
-        if let Some(layout) = self.fields.value_layout {
-            let expected = geometry.value_layout().flash_attention();
-            setting("flash attention", layout.flash_attention().to_owned(), expected.to_owned())?;
-        }
-        setting("type_k", self.fields.type_k.to_string(), geometry.type_k().to_string())?;
-        setting("type_v", self.fields.type_v.to_string(), geometry.type_v().to_string())
-    }
-
-    /// Puts the blob together from the named tensors.
-    fn assemble(&self, geometry: &StateGeometry) -> Result<Vec<u8>, CartridgeError> {
-        let layout = BlobLayout::new(geometry, self.fields.n_tokens)?;
-        let positions = super::KvSource::positions(self);
-        let write = || -> std::io::Result<Vec<u8>> {
-            let mut writer = BlobWriter::new(Vec::with_capacity(layout.len()), geometry, &positions)?;
-            for tensor in [KvTensor::Keys, KvTensor::Values] {
-                for layer in 0..self.layers.len() {
-                    writer.payload(self.payload(layer, tensor))?;
-                }
-            }
-            writer.finish()
-        };
-        write().map_err(blob_error)
-    }
 }
 
-/// Unwraps what a [`BlobWriter`] into memory can report.
-pub(super) fn blob_error(e: std::io::Error) -> CartridgeError {
-    let path = "state blob in memory";
-    match e.downcast::<BlobError>() {
-        Ok(e) => e.into(),
-        Err(source) => CartridgeError::Io { path: path.into(), source },
+impl KvSource for Cartridge {
+    fn n_layer(&self) -> usize {
+        self.layers().len()
     }
-}
 
-/// A state made ready by [`Cartridge::state`].
-#[derive(Debug)]
-pub enum CartridgeState<'a> {
-    /// A piece of the file itself.
-    Borrowed(StateBlob<'a>),
-    /// Put together or converted.
-    Assembled(SequenceState),
-}
+    fn positions(&self) -> Vec<i32> {
+        let first = self.fields().first_pos as i32; // checked with n_tokens against i32::MAX
+        (first..).take(self.fields().n_tokens as usize).collect()
+    }
 
-impl CartridgeState<'_> {
-    /// The blob to restore.
-    pub fn blob(&self) -> StateBlob<'_> {
-        match self {
-            CartridgeState::Borrowed(blob) => blob.clone(),
-            CartridgeState::Assembled(state) => state.blob(),
+    fn kv_type(&self, tensor: KvTensor) -> KvType {
+        match tensor {
+            KvTensor::Keys => self.fields().type_k,
+            KvTensor::Values => self.fields().type_v,
         }
     }
 
-    /// Whether nothing was copied.
-    pub fn is_borrowed(&self) -> bool {
-        matches!(self, CartridgeState::Borrowed(_))
+    fn values(&self, layer: usize, tensor: KvTensor) -> Values {
+        self.stored(layer, tensor).decode()
     }
 }
 

@@ -1,10 +1,10 @@
 //! Keys and values trained elsewhere.
 
 use super::container::{Container, Dtype, Tensor};
-use super::values::{Extents, Order};
 use super::write::{Payloads, Plan, base_metadata, write};
 use super::{CartridgeError, Layout, ModelLock, Overwrite, Provenance, RopeType};
 use files::mapped::MappedFile;
+use kv::transpose::{Extents, Order};
 use kv::{KvTensor, KvType, LayerGeometry, NonFinite, StateGeometry, ValueLayout, first_non_finite};
 use std::collections::HashMap;
 use std::path::Path;

@@ -21,7 +21,6 @@
 mod container;
 mod convert;
 mod diagnose;
-
 mod diff;
 mod error;
 mod file;
@@ -30,6 +29,8 @@ mod hash;
 mod import;
 mod inspect;
 mod lock;
+mod state;
+mod transcribe;
 mod values;
 mod write;
 
@@ -37,17 +38,19 @@ mod write;
 mod tests;
 
 pub use container::{ContainerError, HEADER_LIMIT};
-pub use convert::{ConversionError, ConvertTo, Place, Rounding, convert};
+pub use convert::{ConvertTo, convert};
 pub use files::atomic_file::{AtomicFile, Overwrite};
 
 pub use diagnose::{Cause, Departure, Diagnosis, Rope, diagnose};
 pub use diff::{Difference, FieldDifference, TensorDifference, diff};
-pub use error::CartridgeError;
-pub use file::{Cartridge, CartridgeState, Level};
+pub use error::{CartridgeError, ConversionError, LockMismatch, Place};
+pub use file::{Cartridge, Level};
 pub use format::{FORMAT, Fields, Layout, RopeType};
 pub use hash::{Digest, HashAlgorithm, tokens_hash};
 pub use import::import_parts;
 pub use inspect::{Inspection, LayerNorms};
-pub use lock::{LockMismatch, ModelLock};
+pub use lock::ModelLock;
+pub use state::CartridgeState;
+pub use transcribe::Rounding;
 pub use values::{KvSource, Values};
 pub use write::{Provenance, write_head_major, write_native};

@@ -1,9 +1,8 @@
 //! The lock between a cartridge and its model.
 
-use super::{Cartridge, Layout, RopeType};
+use super::{Cartridge, Layout, LockMismatch, RopeType};
 use gguf::{ModelInfo, RopeKind, Sha256Hash};
 use serde::{Deserialize, Serialize};
-use std::fmt;
 
 /// Identity of a model, as a cartridge is locked to it.
 ///
@@ -66,23 +65,6 @@ impl ModelLock {
             rope_dim: h.rope.dimension_count,
             engine: engine.to_owned(),
         }
-    }
-}
-
-/// A field in which a cartridge and a model differ.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct LockMismatch {
-    /// Field, spelled as in the metadata.
-    pub field: &'static str,
-    /// The file's value.
-    pub file: String,
-    /// The model's value.
-    pub ours: String,
-}
-
-impl fmt::Display for LockMismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {} in the file, {} here", self.field, self.file, self.ours)
     }
 }
 

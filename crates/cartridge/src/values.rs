@@ -1,64 +1,9 @@
 //! Keys and values as numbers, whatever form they are stored in.
 
-use super::Cartridge;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use kv::{KvTensor, KvType, StateBlob, ValueLayout};
-
-/// Order of a stored tensor's elements, slowest index first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(clippy::enum_variant_names)] // the terms of the trade
-pub(super) enum Order {
-    /// `[head][cell][channel]`.
-    HeadMajor,
-    /// `[cell][head][channel]`.
-    CellMajor,
-    /// `[head][channel][cell]`.
-    ChannelMajor,
-}
-
-impl Order {
-    pub(super) fn of_values(layout: ValueLayout) -> Order {
-        match layout {
-            ValueLayout::Transposed => Order::ChannelMajor,
-            ValueLayout::Rows => Order::CellMajor,
-        }
-    }
-}
-
-/// Extents of a layer's keys or values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Extents {
-    pub(super) heads: usize,
-    pub(super) cells: usize,
-    pub(super) dim: usize,
-}
-
-impl Extents {
-    pub(super) fn len(self) -> usize {
-        self.heads * self.cells * self.dim
-    }
-
-    /// Head, cell and channel of an element's index.
-    pub(super) fn place(self, order: Order, index: usize) -> (usize, usize, usize) {
-        let Extents { heads, cells, dim } = self;
-        match order {
-            Order::HeadMajor => (index / (cells * dim), index / dim % cells, index % dim),
-            Order::CellMajor => (index / dim % heads, index / (heads * dim), index % dim),
-            Order::ChannelMajor => (index / (cells * dim), index % cells, index / cells % dim),
-        }
-    }
-
-    /// Index of an element.
-    pub(super) fn index(self, order: Order, head: usize, cell: usize, channel: usize) -> usize {
-        let Extents { heads, cells, dim } = self;
-        match order {
-            Order::HeadMajor => (head * cells + cell) * dim + channel,
-            Order::CellMajor => (cell * heads + head) * dim + channel,
-            Order::ChannelMajor => (head * dim + channel) * cells + cell,
-        }
-    }
-}
+use kv::transpose::{Extents, Order};
+use kv::{KvTensor, KvType, StateBlob};
 
 /// A stored tensor.
 #[derive(Debug, Clone, Copy)]
@@ -108,28 +53,6 @@ pub trait KvSource {
     /// # Panics
     /// If there is no such layer.
     fn values(&self, layer: usize, tensor: KvTensor) -> Values;
-}
-
-impl KvSource for Cartridge {
-    fn n_layer(&self) -> usize {
-        self.layers().len()
-    }
-
-    fn positions(&self) -> Vec<i32> {
-        let first = self.fields().first_pos as i32; // checked with n_tokens against i32::MAX
-        (first..).take(self.fields().n_tokens as usize).collect()
-    }
-
-    fn kv_type(&self, tensor: KvTensor) -> KvType {
-        match tensor {
-            KvTensor::Keys => self.fields().type_k,
-            KvTensor::Values => self.fields().type_v,
-        }
-    }
-
-    fn values(&self, layer: usize, tensor: KvTensor) -> Values {
-        self.stored(layer, tensor).decode()
-    }
 }
 
 impl KvSource for StateBlob<'_> {

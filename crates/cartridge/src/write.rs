@@ -1,10 +1,10 @@
 //! Writing cartridges.
 
-use super::convert::{Rounding, Scratch, Source, Transcriber};
 use super::file::{Name, dtype_of};
 use super::hash::{Digest, HashAlgorithm, tokens_hash};
-use super::values::Order;
+use super::transcribe::{Rounding, Scratch, Source, Transcriber};
 use super::{AtomicFile, Cartridge, CartridgeError, FORMAT, HEADER_LIMIT, Layout, ModelLock, Overwrite};
+use kv::transpose::Order;
 use kv::{BlobLayout, KvTensor, KvType, SegmentKind, StateBlob, StateGeometry, ValueLayout};
 use std::io::{self, Cursor, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -112,6 +112,12 @@ pub fn write_head_major(
         scratch: Scratch::default(),
     };
     write(path.as_ref(), overwrite, &plan, &mut payloads)
+}
+
+impl Payloads for Transcriber<'_> {
+    fn payload(&mut self, layer: usize, tensor: KvTensor) -> Result<&[u8], CartridgeError> {
+        Ok(self.transcribe(layer, tensor, None)?)
+    }
 }
 
 /// The payloads of a state, as they are.

@@ -1,9 +1,8 @@
 //! The checked blob.
 
 use super::layout::CELL_BYTES;
-use super::{
-    BlobError, BlobLayout, KvTensor, LayerGeometry, NonFinite, SequenceState, StateGeometry, ValueLayout, finite,
-};
+use super::transpose::{Extents, Order};
+use super::{BlobError, BlobLayout, KvTensor, LayerGeometry, NonFinite, StateGeometry, ValueLayout, first_non_finite};
 use std::sync::Arc;
 
 /// The state of one sequence, checked and borrowed.
@@ -224,12 +223,28 @@ impl<'a> StateBlob<'a> {
     /// # Errors
     /// [`NonFinite`] with layer, tensor, head, channel and position of the first one.
     pub fn check_finite(&self) -> Result<(), NonFinite> {
-        finite::check_blob(self)
-    }
-
-    /// A copy that owns its bytes.
-    pub fn to_owned(&self) -> SequenceState {
-        SequenceState::from_parts(self.bytes.to_vec(), Arc::clone(&self.layout))
+        let geometry = self.geometry();
+        for tensor in [KvTensor::Keys, KvTensor::Values] {
+            for (layer, heads) in geometry.layers().iter().enumerate() {
+                let (kv_type, dim) = match tensor {
+                    KvTensor::Keys => (geometry.type_k(), heads.head_dim_k),
+                    KvTensor::Values => (geometry.type_v(), heads.head_dim_v),
+                };
+                let Some((element, bits)) = first_non_finite(kv_type, self.payload(layer, tensor)) else { continue };
+                let extents =
+                    Extents { heads: heads.n_head_kv as usize, cells: self.cells() as usize, dim: dim as usize };
+                let (head, cell, channel) = extents.place(Order::in_blob(tensor, geometry.value_layout()), element);
+                return Err(NonFinite {
+                    layer,
+                    tensor,
+                    head: head as u32,
+                    channel: channel as u32,
+                    position: self.positions().nth(cell).unwrap_or(-1),
+                    bits,
+                });
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! What can be wrong with a geometry or a blob.
 
-use super::{KvTensor, KvType, NonFinite, ValueLayout};
+use super::{KvTensor, KvType, ValueLayout};
 
 /// A geometry that no context of the pinned engine can have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -224,6 +224,26 @@ pub enum BlobError {
     /// An infinite or not-a-number value.
     #[error(transparent)]
     NonFinite(#[from] NonFinite),
+}
+
+/// The first value of a state that is not finite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "layer {layer}: {tensor} of head {head}, channel {channel}, position {position} are not finite (bits {bits:#x}); a state with such a value makes every later logit NaN"
+)]
+pub struct NonFinite {
+    /// Layer.
+    pub layer: usize,
+    /// Keys or values.
+    pub tensor: KvTensor,
+    /// KV head.
+    pub head: u32,
+    /// Element within the head (for quantized types, the first of the block).
+    pub channel: u32,
+    /// Position of the cell.
+    pub position: i32,
+    /// The value's bits (for quantized types, the scale's or minimum's).
+    pub bits: u32,
 }
 
 /// Name of a ggml type number for messages.

@@ -4,30 +4,10 @@
 //! masked exponent of each block of a few KiB, which compilers turn into SIMD maxima; only a
 //! block that holds one is looked at value by value.
 
-use super::{KvTensor, KvType, StateBlob, ValueLayout};
+use super::KvType;
 
 /// Elements per block: large enough to amortise the test, small enough to stay in cache.
 const BLOCK: usize = 4096;
-
-/// The first value of a state that is not finite.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "layer {layer}: {tensor} of head {head}, channel {channel}, position {position} are not finite (bits {bits:#x}); a state with such a value makes every later logit NaN"
-)]
-pub struct NonFinite {
-    /// Layer.
-    pub layer: usize,
-    /// Keys or values.
-    pub tensor: KvTensor,
-    /// KV head.
-    pub head: u32,
-    /// Element within the head (for quantized types, the first of the block).
-    pub channel: u32,
-    /// Position of the cell.
-    pub position: i32,
-    /// The value's bits (for quantized types, the scale's or minimum's).
-    pub bits: u32,
-}
 
 /// The first value in `bytes` (elements of `kv_type`, in any order) that is not finite.
 ///
@@ -81,36 +61,4 @@ fn first_block(bytes: &[u8], kv_type: KvType, scales: usize) -> Option<(usize, u
             .find(|h| h & 0x7c00 == 0x7c00)
             .map(|h| (i * kv_type.block_len() as usize, u32::from(h)))
     })
-}
-
-pub(super) fn check_blob(blob: &StateBlob<'_>) -> Result<(), NonFinite> {
-    let geometry = blob.geometry();
-    let cells = blob.cells() as usize;
-    for tensor in [KvTensor::Keys, KvTensor::Values] {
-        for layer in 0..geometry.n_layer() {
-            let payload = blob.payload(layer, tensor);
-            let heads = &geometry.layers()[layer];
-            let (kv_type, head_dim, width) = match tensor {
-                KvTensor::Keys => (geometry.type_k(), heads.head_dim_k, heads.n_embd_k()),
-                KvTensor::Values => (geometry.type_v(), heads.head_dim_v, heads.n_embd_v()),
-            };
-            if let Some((element, bits)) = first_non_finite(kv_type, payload) {
-                let transposed = tensor == KvTensor::Values && geometry.value_layout() == ValueLayout::Transposed;
-                let (cell, row_element) = if transposed {
-                    (element % cells, element / cells)
-                } else {
-                    (element / width as usize, element % width as usize)
-                };
-                return Err(NonFinite {
-                    layer,
-                    tensor,
-                    head: row_element as u32 / head_dim,
-                    channel: row_element as u32 % head_dim,
-                    position: blob.positions().nth(cell).unwrap_or(-1),
-                    bits,
-                });
-            }
-        }
-    }
-    Ok(())
 }

@@ -1,54 +1,12 @@
 //! What a context expects of a state.
 
-use super::{GeometryError, KvTensor, KvType};
-use std::fmt;
+use super::{GeometryError, KvTensor, KvType, ValueLayout};
 
 /// Most layers the pinned engine supports (`LLAMA_MAX_LAYERS`).
 pub const MAX_LAYERS: usize = 512;
 
 /// Widest layer accepted, in elements: the engine computes row indices with 32-bit integers.
 const MAX_WIDTH: u32 = i32::MAX as u32;
-
-/// How the values of a cache lie in memory, which follows from flash attention.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ValueLayout {
-    /// Channel-major, `[n_embd_v][cells]`: flash attention off (`v_trans` = 1).
-    Transposed,
-    /// Cell-major, `[cells][n_embd_v]`, like the keys: flash attention on (`v_trans` = 0).
-    Rows,
-}
-
-impl ValueLayout {
-    /// The layout under a flash-attention setting.
-    pub const fn from_flash_attention(on: bool) -> ValueLayout {
-        if on { ValueLayout::Rows } else { ValueLayout::Transposed }
-    }
-
-    /// The blob's `v_trans` flag.
-    pub const fn v_trans(self) -> u32 {
-        match self {
-            ValueLayout::Transposed => 1,
-            ValueLayout::Rows => 0,
-        }
-    }
-
-    /// `on` or `off`: the flash-attention setting that goes with the layout.
-    pub const fn flash_attention(self) -> &'static str {
-        match self {
-            ValueLayout::Transposed => "off",
-            ValueLayout::Rows => "on",
-        }
-    }
-}
-
-impl fmt::Display for ValueLayout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ValueLayout::Transposed => "transposed",
-            ValueLayout::Rows => "rows",
-        })
-    }
-}
 
 /// Heads of one layer's cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

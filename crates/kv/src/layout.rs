@@ -1,7 +1,6 @@
 //! Where each piece of a blob lies.
 
-use super::{BlobError, StateGeometry, ValueLayout};
-use std::fmt;
+use super::{BlobError, KvTensor, StateGeometry, ValueLayout};
 use std::ops::Range;
 
 /// Bytes of `cell_count`.
@@ -13,24 +12,6 @@ const DATA_HEAD_BYTES: u64 = 8;
 /// Bytes of a layer's head, alike for keys (i32 type, u64 row size), value rows (the same) and
 /// transposed values (i32 type, u32 element size, u32 channels).
 const LAYER_HEAD_BYTES: u64 = 12;
-
-/// Keys or values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum KvTensor {
-    /// Keys, after RoPE.
-    Keys,
-    /// Values.
-    Values,
-}
-
-impl fmt::Display for KvTensor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            KvTensor::Keys => "keys",
-            KvTensor::Values => "values",
-        })
-    }
-}
 
 /// What a piece of a blob is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -11,7 +11,8 @@
 //! * [`BlobLayout`]: where each piece of a blob lies, for a geometry and a cell count;
 //! * [`StateBlob`]: a checked blob, borrowed (works on mapped memory, copies nothing);
 //! * [`SequenceState`]: the same, owned;
-//! * [`BlobWriter`]: writes a blob from positions, key rows and values, streaming.
+//! * [`BlobWriter`]: writes a blob from positions, key rows and values, streaming;
+//! * [`transpose`]: the orders in which keys and values lie, and every way from one to another.
 //!
 //! The byte layout is described in `docs/formats/state-blob.md`.
 #![forbid(unsafe_code)]
@@ -23,16 +24,19 @@ mod geometry;
 mod kv_type;
 mod layout;
 mod sequence;
+mod tensor;
+pub mod transpose;
 mod writer;
 
 #[cfg(test)]
 mod tests;
 
 pub use blob::StateBlob;
-pub use error::{BlobError, GeometryError};
-pub use finite::{NonFinite, first_non_finite};
-pub use geometry::{LayerGeometry, MAX_LAYERS, StateGeometry, ValueLayout};
+pub use error::{BlobError, GeometryError, NonFinite};
+pub use finite::first_non_finite;
+pub use geometry::{LayerGeometry, MAX_LAYERS, StateGeometry};
 pub use kv_type::{KvType, UnknownKvType};
-pub use layout::{BlobLayout, KvTensor, Segment, SegmentKind};
+pub use layout::{BlobLayout, Segment, SegmentKind};
 pub use sequence::SequenceState;
+pub use tensor::{KvTensor, ValueLayout};
 pub use writer::BlobWriter;

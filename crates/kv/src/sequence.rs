@@ -1,6 +1,7 @@
 //! The owned state.
 
-use super::{BlobError, BlobLayout, KvTensor, StateBlob, StateGeometry, ValueLayout};
+use super::transpose::{Order, pick_cells};
+use super::{BlobError, BlobLayout, KvTensor, StateBlob, StateGeometry};
 use std::sync::Arc;
 
 /// The state of one sequence, checked and owned.
@@ -41,10 +42,6 @@ impl SequenceState {
         Ok(SequenceState { bytes, layout })
     }
 
-    pub(super) fn from_parts(bytes: Vec<u8>, layout: Arc<BlobLayout>) -> SequenceState {
-        SequenceState { bytes, layout }
-    }
-
     /// The state as a blob.
     pub fn blob(&self) -> StateBlob<'_> {
         StateBlob::from_parts(&self.bytes, Arc::clone(&self.layout))
@@ -68,6 +65,13 @@ impl SequenceState {
     /// Gives the bytes up.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
+    }
+}
+
+impl StateBlob<'_> {
+    /// A copy that owns its bytes.
+    pub fn to_owned(&self) -> SequenceState {
+        SequenceState { bytes: self.as_bytes().to_vec(), layout: Arc::clone(self.shared_layout()) }
     }
 }
 
@@ -97,21 +101,12 @@ fn sorted(blob: &StateBlob<'_>) -> Result<SequenceState, BlobError> {
     for tensor in [KvTensor::Keys, KvTensor::Values] {
         for layer in 0..geometry.n_layer() {
             bytes.extend_from_slice(&layout.encode_layer_head(layer, tensor));
-            let payload = blob.payload(layer, tensor);
-            let transposed = tensor == KvTensor::Values && geometry.value_layout() == ValueLayout::Transposed;
-            if transposed {
-                let element = geometry.type_v().block_bytes() as usize;
-                for channel in payload.chunks_exact(element * positions.len()) {
-                    for &cell in &order {
-                        bytes.extend_from_slice(&channel[cell * element..(cell + 1) * element]);
-                    }
-                }
-            } else {
-                let row = payload.len() / positions.len();
-                for &cell in &order {
-                    bytes.extend_from_slice(&payload[cell * row..(cell + 1) * row]);
-                }
-            }
+            let kv_type = match tensor {
+                KvTensor::Keys => geometry.type_k(),
+                KvTensor::Values => geometry.type_v(),
+            };
+            let stored = Order::in_blob(tensor, geometry.value_layout());
+            pick_cells(blob.payload(layer, tensor), stored, kv_type.block_bytes() as usize, &order, &mut bytes);
         }
     }
     debug_assert_eq!(bytes.len(), layout.len());

@@ -1,8 +1,8 @@
 //! Values: places, conversions, hashes, comparison, inspection, writing.
 
 use super::*;
-use crate::convert::pair_map;
 use crate::diff::ulp_distance;
+use crate::transcribe::pair_map;
 use crate::values::decode_row;
 use half::{bf16, f16};
 
