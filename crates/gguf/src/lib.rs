@@ -26,12 +26,14 @@
 mod container;
 mod data;
 mod error;
+mod file;
 mod ggml_type;
 mod hash;
 mod header;
 mod limits;
 mod memory;
 mod model;
+mod sha256;
 mod tensor;
 mod tokenizer;
 mod value;
@@ -42,13 +44,14 @@ pub mod fixture;
 #[cfg(test)]
 mod tests;
 
-pub use container::{Gguf, GgufFile, ModelFile};
+pub use container::Gguf;
 pub use data::{DataSource, TernaryData};
 pub use error::{GgufError, GgufWarning};
+pub use file::{GgufFile, ModelFile};
 pub use ggml_type::{GgmlType, I2_S_BLOCK, I2_S_ROWS, I2_S_TAIL};
-pub use hash::{ParseHashError, Sha256Hash};
 pub use limits::Limits;
 pub use model::{Architecture, Hyperparameters, ModelInfo, RopeInfo, RopeKind, RopeScaling};
+pub use sha256::{ParseHashError, Sha256Hash};
 pub use tensor::TensorInfo;
 pub use tokenizer::{SpecialTokens, TokenizerInfo, TokenizerModel};
 pub use value::{Array, Strings, Value, ValueType};

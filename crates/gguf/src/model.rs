@@ -10,7 +10,7 @@ use std::fmt;
 use super::data::{self, DataSource};
 use super::error::shown;
 use super::value::{Array, Value};
-use super::{GgmlType, Gguf, GgufError, GgufWarning, Limits, Sha256Hash, TensorInfo, TokenizerInfo, hash};
+use super::{GgmlType, Gguf, GgufError, GgufWarning, Limits, Sha256Hash, TensorInfo, TokenizerInfo};
 
 /// Most blocks a model can have (`LLAMA_MAX_LAYERS`).
 const MAX_LAYERS: u32 = 512;
@@ -261,7 +261,7 @@ impl ModelInfo {
             },
             hyperparameters,
             tokenizer: tokenizer_check.info,
-            tokenizer_hash: hash::tokenizer(gguf),
+            tokenizer_hash: super::tokenizer::hash(gguf),
             warnings,
         })
     }

@@ -8,8 +8,10 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use super::error::shown;
+use super::sha256::frame;
 use super::value::{Array, Strings, Value};
-use super::{Gguf, GgufError, GgufWarning};
+use super::{Gguf, GgufError, GgufWarning, Sha256Hash};
+use sha2::{Digest, Sha256};
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const SCORES: &str = "tokenizer.ggml.scores";
@@ -498,4 +500,63 @@ fn special(
         read(key, None, false)?;
     }
     Ok(special)
+}
+
+/// Hash of everything that turns text into token ids.
+pub(super) fn hash(gguf: &Gguf) -> Sha256Hash {
+    let mut hasher = Sha256::new();
+    hasher.update(b"bitnet-harness.tokenizer/1\n");
+    let text = |key: &str| match gguf.get(key) {
+        Some(Value::String(bytes)) => bytes,
+        _ => &[][..],
+    };
+    frame(&mut hasher, text("tokenizer.ggml.model"));
+    frame(&mut hasher, text("tokenizer.ggml.pre"));
+    let count = |hasher: &mut Sha256, n: usize| hasher.update((n as u64).to_le_bytes());
+    let strings = |hasher: &mut Sha256, key: &str| {
+        let strings = gguf.get(key).and_then(Value::as_strings);
+        count(hasher, strings.map_or(0, |s| s.len()));
+        for string in strings.into_iter().flat_map(|s| s.iter()) {
+            frame(hasher, string);
+        }
+    };
+    strings(&mut hasher, "tokenizer.ggml.tokens");
+    let array = |key: &str| gguf.get(key).and_then(Value::as_array);
+    match array("tokenizer.ggml.token_type") {
+        Some(Array::I32(types)) => {
+            count(&mut hasher, types.len());
+            for ty in types {
+                hasher.update(ty.to_le_bytes());
+            }
+        }
+        Some(Array::U32(types)) => {
+            count(&mut hasher, types.len());
+            for ty in types {
+                hasher.update(ty.to_le_bytes());
+            }
+        }
+        _ => count(&mut hasher, 0),
+    }
+    match array("tokenizer.ggml.scores") {
+        Some(Array::F32(scores)) => {
+            count(&mut hasher, scores.len());
+            for score in scores {
+                hasher.update(score.to_le_bytes());
+            }
+        }
+        _ => count(&mut hasher, 0),
+    }
+    strings(&mut hasher, "tokenizer.ggml.merges");
+    let mut scalars: Vec<String> = gguf
+        .entries()
+        .filter(|(key, _)| key.starts_with("tokenizer.ggml."))
+        .filter_map(|(key, value)| match value {
+            Value::U32(number) => Some(format!("{key}={number}\n")),
+            Value::Bool(flag) => Some(format!("{key}={flag}\n")),
+            _ => None,
+        })
+        .collect();
+    scalars.sort();
+    frame(&mut hasher, scalars.concat().as_bytes());
+    Sha256Hash::from(hasher)
 }

@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::digest::Digest;
-use crate::promotion::Refusal;
+use serde::Serialize;
+
+use crate::digest::{Digest, ParseDigestError};
+pub(crate) use crate::shown::shown;
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -20,6 +22,15 @@ pub enum Class {
     Failed,
     /// The caller cancelled. Exit code 130.
     Interrupted,
+}
+
+/// One reason why a version is not promoted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Refusal {
+    /// For machines; stable.
+    pub code: &'static str,
+    /// For people: what was found, what is demanded.
+    pub message: String,
 }
 
 /// Why an operation of the registry did not happen.
@@ -260,11 +271,8 @@ impl Error {
     }
 }
 
-/// A foreign text fit for an error message: short, on one line, without control characters.
-pub(crate) fn shown(text: &str) -> String {
-    let mut shown: String = text.chars().take(80).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    if text.chars().nth(80).is_some() {
-        shown.push('…');
+impl From<ParseDigestError> for Error {
+    fn from(e: ParseDigestError) -> Self {
+        Self::Argument { what: "digest", value: e.value, problem: ParseDigestError::PROBLEM.into() }
     }
-    shown
 }

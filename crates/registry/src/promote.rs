@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::channel::Channel;
 use crate::digest::Digest;
+use crate::error::Refusal;
 use crate::error::{Error, Result};
 use crate::gate_report::{self, GateReport};
 use crate::judge::{self, JudgeReport};
@@ -15,7 +16,7 @@ use crate::layout;
 use crate::manifest::{MAX_MANIFEST, Manifest, Role};
 use crate::name::ChannelName;
 use crate::policy::{KeyRole, Making, Policy, Rules};
-use crate::promotion::{self, Documents, Refusal};
+use crate::promotion::{self, Documents};
 use crate::record::{self, Action, Evidence, MAX_RECORD, PolicyRef, Record, RecordBody};
 use crate::redteam::{self, Receipt};
 use crate::registry::Registry;

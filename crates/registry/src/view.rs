@@ -5,12 +5,13 @@ use object_store::path::Path;
 use serde::Serialize;
 
 use crate::digest::Digest;
+use crate::error::Refusal;
 use crate::error::{Error, Result};
 use crate::layout;
 use crate::manifest::{Kind, Version};
 use crate::name::ChannelName;
 use crate::policy::Rules;
-use crate::promotion::{self, Refusal};
+use crate::promotion;
 use crate::pull::Target;
 use crate::record::RecordBody;
 use crate::registry::Registry;
