@@ -3,9 +3,9 @@
 //! Opening a named pipe waits for a writer that may never come, a device may never end, and a length that the file
 //! system states may change: so the kind is asked first, and what is read is bounded whatever the length says.
 
-use std::fs::{self, File, FileType};
+use std::fs::{self, File, FileType, Metadata};
 use std::io::{self, Read};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Why a file was not read.
@@ -57,15 +57,34 @@ impl From<InputFileError> for io::Error {
     }
 }
 
+/// Opens a regular file for reading.
+///
+/// # Errors
+/// [`InputFileError::Open`] or [`InputFileError::Read`] with the system's own error, else [`InputFileError::NotAFile`].
+pub fn open_regular(path: &Path) -> Result<(File, Metadata), InputFileError> {
+    // Opening a pipe waits for a writer, and asking by name first leaves a moment in which the file can be swapped. So
+    // it is opened without waiting, which changes nothing for a regular file, and then asked what it is.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(|e| {
+        match fs::metadata(path) {
+            // A socket cannot be opened at all.
+            Ok(m) if !m.is_file() => InputFileError::NotAFile { found: kind(m.file_type()) },
+            _ => InputFileError::Open(e),
+        }
+    })?;
+    let metadata = file.metadata().map_err(InputFileError::Read)?;
+    if metadata.is_file() {
+        Ok((file, metadata))
+    } else {
+        Err(InputFileError::NotAFile { found: kind(metadata.file_type()) })
+    }
+}
+
 /// Reads a regular file of at most `limit` bytes.
 ///
 /// # Errors
 /// [`InputFileError`].
 pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, InputFileError> {
-    check_regular(fs::metadata(path).map_err(InputFileError::Open)?.file_type())?;
-    let file = File::open(path).map_err(InputFileError::Open)?;
-    let metadata = file.metadata().map_err(InputFileError::Read)?;
-    check_regular(metadata.file_type())?;
+    let (file, metadata) = open_regular(path)?;
     if metadata.len() > limit {
         return Err(InputFileError::TooLarge { limit });
     }
@@ -80,10 +99,6 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, InputFileError> {
 /// [`InputFileError`].
 pub fn read_text(path: &Path, limit: u64) -> Result<String, InputFileError> {
     String::from_utf8(read(path, limit)?).map_err(|e| InputFileError::NotText { offset: e.utf8_error().valid_up_to() })
-}
-
-fn check_regular(found: FileType) -> Result<(), InputFileError> {
-    if found.is_file() { Ok(()) } else { Err(InputFileError::NotAFile { found: kind(found) }) }
 }
 
 /// A file's kind as messages name it.
@@ -116,6 +131,18 @@ mod tests {
         assert!(matches!(read(&path, 3), Err(InputFileError::TooLarge { limit: 3 })));
         assert!(matches!(read(folder.path(), 9), Err(InputFileError::NotAFile { found: "a folder" })));
         assert!(matches!(read(Path::new("/dev/zero"), 9), Err(InputFileError::NotAFile { found: "a device" })));
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        assert!(matches!(read(&pipe, 9), Err(InputFileError::NotAFile { found: "a pipe" })), "nobody writes to it");
+        let socket = folder.path().join("socket");
+        let _listening = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        assert!(matches!(read(&socket, 9), Err(InputFileError::NotAFile { found: "a socket" })));
+        let circle = folder.path().join("circle");
+        std::os::unix::fs::symlink(&circle, &circle).unwrap();
+        let e = read(&circle, 9).unwrap_err();
+        assert!(e.is_usage());
+        assert_eq!(io::Error::from(e).raw_os_error(), Some(libc::ELOOP), "the system's error is kept");
         let absent = read(&folder.path().join("absent"), 9).unwrap_err();
         assert!(absent.is_usage());
         fs::write(&path, b"ab\xff").unwrap();

@@ -1,9 +1,10 @@
 //! Read-only file mappings.
 
-use std::fs::File;
 use std::io;
 use std::ops::Deref;
 use std::path::Path;
+
+use crate::input_file::open_regular;
 
 /// A regular file, mapped read-only and private, as a byte slice.
 ///
@@ -24,27 +25,14 @@ impl MappedFile {
     /// Maps the file at `path` as it is now.
     ///
     /// # Errors
-    /// The system's error if it cannot be opened or mapped; `InvalidInput` if it is no regular
-    /// file (a directory, pipe or device has no fixed content to check).
+    /// The system's own error, which does not name the file, if it cannot be opened or mapped; `InvalidInput` if it is
+    /// not a regular file (a folder, pipe or device has no fixed content to check).
     pub fn open(path: impl AsRef<Path>) -> io::Result<MappedFile> {
-        let path = path.as_ref();
-        let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
-        // Asked by name first: opening a named pipe would block until somebody writes to it.
-        let not_regular =
-            || io::Error::new(io::ErrorKind::InvalidInput, format!("{} is not a regular file", path.display()));
-        if !std::fs::metadata(path).map_err(named)?.is_file() {
-            return Err(not_regular());
-        }
-        let file = File::open(path).map_err(named)?;
-        // And of the open file, which cannot be swapped between the question and the mapping.
-        let metadata = file.metadata().map_err(named)?;
-        if !metadata.is_file() {
-            return Err(not_regular());
-        }
+        let (file, metadata) = open_regular(path.as_ref())?;
         if metadata.len() == 0 {
             return Ok(MappedFile { map: None });
         }
-        let len = usize::try_from(metadata.len()).map_err(|_| named(io::Error::from(io::ErrorKind::FileTooLarge)))?;
+        let len = usize::try_from(metadata.len()).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
         let mut options = memmap2::MmapOptions::new();
         options.len(len);
         // SAFETY: `map_copy_read_only` makes a private, read-only mapping of `len` bytes of an
@@ -53,7 +41,7 @@ impl MappedFile {
         // hazard in the type's documentation: another process that shrinks or rewrites the file
         // while it is mapped. The slice is only ever read as plain bytes, for which every bit
         // pattern is valid, and readers treat it as untrusted.
-        let map = unsafe { options.map_copy_read_only(&file) }.map_err(named)?;
+        let map = unsafe { options.map_copy_read_only(&file) }?;
         Ok(MappedFile { map: Some(map) })
     }
 }

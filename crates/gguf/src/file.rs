@@ -5,6 +5,8 @@ use std::io::BufReader;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use files::input_file::{InputFileError, open_regular};
+
 use super::data::{self, DataSource, TernaryData};
 use super::hash;
 use super::{Gguf, GgufError, Limits, ModelInfo, Sha256Hash, TensorInfo};
@@ -24,17 +26,10 @@ impl GgufFile {
     /// [`GgufError::Io`], [`GgufError::NotRegularFile`], and those of [`Gguf::parse`].
     pub fn open(path: impl AsRef<Path>, limits: &Limits) -> Result<Self, GgufError> {
         let path = path.as_ref();
-        let io = |source| GgufError::Io { path: path.to_owned(), source };
-        let mut options = File::options();
-        options.read(true);
-        // Opening a FIFO would wait for a writer; so open without waiting, then look what it is.
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
-        let file = options.open(path).map_err(io)?;
-        let metadata = file.metadata().map_err(io)?;
-        if !metadata.is_file() {
-            return Err(GgufError::NotRegularFile { path: path.to_owned(), kind: kind(metadata.file_type()) });
-        }
+        let (file, metadata) = open_regular(path).map_err(|e| match e {
+            InputFileError::NotAFile { found } => GgufError::NotRegularFile { path: path.to_owned(), kind: found },
+            e => GgufError::Io { path: path.to_owned(), source: e.into() },
+        })?;
         let gguf = Gguf::read(BufReader::with_capacity(1 << 16, &file), metadata.len(), limits)?;
         Ok(Self { path: path.to_owned(), file, gguf })
     }
@@ -121,26 +116,6 @@ impl DataSource for GgufFile {
     fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
         DataSource::read_exact_at(&self.file, offset, buf)
     }
-}
-
-fn kind(ty: std::fs::FileType) -> &'static str {
-    if ty.is_dir() {
-        return "a directory";
-    }
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::FileTypeExt;
-        if ty.is_fifo() {
-            return "a named pipe";
-        }
-        if ty.is_char_device() || ty.is_block_device() {
-            return "a device";
-        }
-        if ty.is_socket() {
-            return "a socket";
-        }
-    }
-    "something else"
 }
 
 /// A GGUF file that the engine can load and that computes what it means.

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::hf_folder;
-use files::input_file;
+use files::input_file::{InputFileError, open_regular};
 
 /// Longest safetensors header that is read, bytes; ten times that of the largest models.
 pub const MAX_HEADER: u64 = 16 << 20;
@@ -265,15 +265,10 @@ impl HfTensors {
     fn add(&mut self, path: &Path) -> Result<(), HfTensorsError> {
         let io = |source| HfTensorsError::Io { path: path.to_owned(), source };
         let bad = |problem: String| HfTensorsError::File { path: path.to_owned(), problem };
-        // Asked by name first: opening a pipe waits for a writer. And of the open file, which cannot be swapped.
-        let regular = |found: fs::FileType| match found.is_file() {
-            true => Ok(()),
-            false => Err(bad(format!("it is {}, not a regular file", input_file::kind(found)))),
-        };
-        regular(fs::metadata(path).map_err(io)?.file_type())?;
-        let mut file = File::open(path).map_err(io)?;
-        let metadata = file.metadata().map_err(io)?;
-        regular(metadata.file_type())?;
+        let (mut file, metadata) = open_regular(path).map_err(|e| match e {
+            e @ InputFileError::NotAFile { .. } => bad(format!("it {e}")),
+            e => io(e.into()),
+        })?;
         let mut length = [0; 8];
         file.read_exact(&mut length).map_err(io)?;
         let length = u64::from_le_bytes(length);

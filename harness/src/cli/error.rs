@@ -40,9 +40,7 @@ impl CliError {
 
 /// A file that could not be opened or read: a wrong path is a usage error, what is no file is refused.
 pub(crate) fn input_error(what: &str, path: &Path, e: std::io::Error) -> CliError {
-    // Some errors name the file themselves.
-    let (name, text) = (path.display().to_string(), e.to_string());
-    let message = if text.contains(&name) { format!("{what}: {text}") } else { format!("{what} {name}: {text}") };
+    let message = format!("{what} {}: {e}", path.display());
     if is_wrong_path(&e) { CliError::Usage(message) } else { CliError::Refused(message) }
 }
 
@@ -57,8 +55,8 @@ pub(crate) fn is_wrong_path(e: &std::io::Error) -> bool {
         K::InvalidFilename,
         K::ReadOnlyFilesystem,
     ];
-    // Links in a circle have no stable kind, and an error that names its file has lost its number.
-    kinds.contains(&e.kind()) || e.raw_os_error() == Some(ELOOP) || e.to_string().ends_with("(os error 40)")
+    // Links in a circle have no stable kind.
+    kinds.contains(&e.kind()) || e.raw_os_error() == Some(ELOOP)
 }
 
 /// Why an output file was not written: a target that cannot be one is a usage error.

@@ -96,9 +96,24 @@ pub enum GateError {
     /// The user interrupted a process of the gate; nothing is known about the model.
     #[error("interrupted")]
     Interrupted,
+    /// A file could not be mapped.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
     /// Something that the gate's own arithmetic refused.
     #[error("{0}")]
     Other(String),
+}
+
+impl GateError {
+    /// With the file that the system's error is about.
+    pub(super) fn file(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Self {
+        |source| Self::File { path: path.to_owned(), source }
+    }
 }
 
 impl From<reference::i2s::I2sError> for GateError {

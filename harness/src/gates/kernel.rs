@@ -364,7 +364,7 @@ fn headroom(inputs: &GateInputs, path: &std::path::Path, rec: &mut Recorder) -> 
     Context::with_probe(&model, &params, probe)?.decode(&Batch::prompt(&tokens, Pos::ZERO, SeqId::ZERO)?)?;
     let seen = std::mem::take(&mut *seen.lock().map_err(|_| GateError::Other("the probe panicked".into()))?);
 
-    let mapped = MappedFile::open(path)?;
+    let mapped = MappedFile::open(path).map_err(GateError::file(path))?;
     let gguf = model.file().gguf();
     let ternary = gguf.tensors().iter().filter(|t| t.ggml_type() == GgmlType::I2_S).count();
     rec.plan(ternary as u64);

@@ -55,7 +55,7 @@ pub enum Fault {
 pub fn run(inputs: &GateInputs, rec: &mut Recorder, planted: &Fault) -> Result<(), GateError> {
     let path = inputs.model.path()?;
     let file = ModelFile::open(path.as_path(), &Default::default()).map_err(bitnet_rs::Error::from)?;
-    let bytes = MappedFile::open(path.as_path())?;
+    let bytes = MappedFile::open(path.as_path()).map_err(GateError::file(path.as_path()))?;
     let ternary = TernaryWeights::of(file.gguf(), &bytes, file.info().hyperparameters().n_layer);
 
     let Some(reference) = reference(inputs, rec)? else { return Ok(()) };
@@ -108,7 +108,7 @@ pub fn run(inputs: &GateInputs, rec: &mut Recorder, planted: &Fault) -> Result<(
         rec.progress("tensor by tensor against our own forward pass");
         match planted {
             Fault::File(intact) => {
-                let intact_bytes = MappedFile::open(intact)?;
+                let intact_bytes = MappedFile::open(intact).map_err(GateError::file(intact))?;
                 let intact = GgufFile::open(intact, &Default::default()).map_err(bitnet_rs::Error::from)?;
                 localise(&model, intact.gguf(), &intact_bytes, ids, 0, rec)?;
             }
@@ -123,7 +123,7 @@ pub fn run(inputs: &GateInputs, rec: &mut Recorder, planted: &Fault) -> Result<(
 fn reference(inputs: &GateInputs, rec: &mut Recorder) -> Result<Option<ReferenceFile>, GateError> {
     let parsed = match &inputs.reference {
         Some(path) => {
-            let bytes = MappedFile::open(path)?;
+            let bytes = MappedFile::open(path).map_err(GateError::file(path))?;
             rec.input("reference", &path.display().to_string(), super::sha256(&bytes));
             ReferenceFile::parse(&bytes)
         }
