@@ -22,8 +22,14 @@ test: setup ## Format, lints, every test, and the gates with their planted fault
 check: setup ## Fast lane: format, lints, walls between the crates, the unit tests of the crates without the engine
 	$(CARGO) fmt --all -- --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) test --locked -p harness --test walls
+	$(CARGO) test --locked -p harness --test walls --test module_circles
 	$(CARGO) test --locked -p files -p kv -p gguf -p grammar -p cartridge -p agent -p reference
+
+times: setup ## The tests with what each took, the slowest last (needs cargo-nextest)
+	$(CARGO) nextest run --workspace --locked
+
+deny: ## Licences, advisories, duplicate versions (needs cargo-deny; deny.toml)
+	$(CARGO) deny --locked check
 
 nightly: test bindings docs consumers msrv sanitize valgrind ## Everything in `test`, and what takes longer
 	$(MAKE) fuzz FUZZ_SECONDS=60
@@ -63,4 +69,4 @@ consumers: setup ## Use bitnet-rs as a git, a path and a vendored dependency: bu
 msrv: setup ## Check the Rust version that Cargo.toml claims, as well as can be had here
 	scripts/msrv.sh
 
-.PHONY: help setup gates test check nightly bench reference tokenizer-parity hostile fuzz sanitize valgrind bindings docs consumers msrv
+.PHONY: help setup gates test check times deny nightly bench reference tokenizer-parity hostile fuzz sanitize valgrind bindings docs consumers msrv
