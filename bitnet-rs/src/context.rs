@@ -332,9 +332,9 @@ impl Context {
     /// Makes the cache what it was before the failed decode, or poisons the context.
     fn roll_back(&mut self, before: Vec<PositionSet>, cause: Error) -> Error {
         let mut undo = Ok(());
-        for (i, old) in before.iter().enumerate() {
+        for (seq, old) in SeqId::first(before.len()).zip(&before) {
             let from = old.last().map_or(0, |p| p + 1);
-            undo = undo.and(self.native_remove(SeqId::new(i as i32).unwrap_or(SeqId::ZERO), from, -1));
+            undo = undo.and(self.native_remove(seq, from, -1));
         }
         self.seqs = before;
         if let Err(e) = undo {

@@ -78,6 +78,11 @@ impl SeqId {
         self.0
     }
 
+    /// The first `n` sequences.
+    pub(crate) fn first(n: usize) -> impl Iterator<Item = Self> {
+        (0..i32::MAX).take(n).map(Self)
+    }
+
     /// As an index: sequences count from 0.
     pub fn index(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)

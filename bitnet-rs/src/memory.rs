@@ -1,6 +1,7 @@
 //! Will a context fit? Asked before the engine allocates: its own answer is an abort or the kernel's OOM killer.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use crate::Error;
 use crate::context_params::EffectiveParams;
@@ -38,10 +39,22 @@ pub(crate) fn require(model: &Model, params: &EffectiveParams, allow_overcommit:
 pub fn available() -> Option<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
     let host = mem_available(&meminfo)?;
-    let read = |name: &str| fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse::<u64>().ok();
-    let group = read("memory.max").zip(read("memory.current")).map(|(max, current)| max.saturating_sub(current));
-    let host = group.map_or(host, |g| g.min(host));
-    Some(address_space().map_or(host, |left| left.min(host)))
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let group = control_groups(&groups).iter().filter_map(|folder| group_memory(folder)).min();
+    Some([group, address_space()].into_iter().flatten().fold(host, u64::min))
+}
+
+/// The folder of this process's control group (v2) and of every group around it: the limit of each one holds.
+fn control_groups(proc_self_cgroup: &str) -> Vec<PathBuf> {
+    let Some(own) = proc_self_cgroup.lines().find_map(|line| line.strip_prefix("0::/")) else { return Vec::new() };
+    let root = Path::new("/sys/fs/cgroup");
+    root.join(own).ancestors().take_while(|folder| folder.starts_with(root)).map(Path::to_owned).collect()
+}
+
+/// What a control group may still take; `None` where it is not limited.
+fn group_memory(folder: &Path) -> Option<u64> {
+    let read = |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+    Some(read("memory.max")?.saturating_sub(read("memory.current")?))
 }
 
 /// What `RLIMIT_AS` leaves beyond the address space in use; `None` where it is unlimited.
@@ -66,7 +79,33 @@ fn mem_available(meminfo: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{address_space_limit, mem_available};
+    use super::{address_space_limit, control_groups, group_memory, mem_available};
+    use std::path::{Path, PathBuf};
+
+    #[test]
+    fn the_limits_of_all_groups_around_this_process_hold() {
+        let folders = |text: &str| control_groups(text);
+        let named = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let all = ["/sys/fs/cgroup/user.slice/a.scope", "/sys/fs/cgroup/user.slice", "/sys/fs/cgroup"];
+        assert_eq!(folders("12:cpu:/old\n0::/user.slice/a.scope\n"), named(&all));
+        assert_eq!(folders("0::/\n"), named(&["/sys/fs/cgroup/"]));
+        assert_eq!(folders("3:memory:/v1/only\n"), named(&[]), "version 1 has other files");
+    }
+
+    #[test]
+    fn a_group_without_a_limit_bounds_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        assert_eq!(group_memory(folder.path()), None);
+        write("memory.current", "300\n");
+        write("memory.max", "max\n");
+        assert_eq!(group_memory(folder.path()), None);
+        write("memory.max", "1000\n");
+        assert_eq!(group_memory(folder.path()), Some(700));
+        write("memory.max", "200\n");
+        assert_eq!(group_memory(folder.path()), Some(0), "more is used than allowed since the limit was lowered");
+        assert_eq!(group_memory(Path::new("/nowhere")), None);
+    }
 
     #[test]
     fn reads_the_kernels_table() {

@@ -57,13 +57,7 @@ impl FromStr for Digest {
             Some(("blake3", hex)) => (HashAlgorithm::Blake3, hex),
             _ => return Err(()),
         };
-        let digits: Option<Vec<u8>> =
-            hex.chars().map(|c| c.to_digit(16).filter(|_| !c.is_ascii_uppercase()).map(|d| d as u8)).collect();
-        let digits = digits.filter(|d| d.len() == 64).ok_or(())?;
-        let mut bytes = [0; 32];
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            *byte = pair[0] << 4 | pair[1];
-        }
+        let bytes = files::hex::digest(hex).ok_or(())?;
         Ok(Digest { algorithm, bytes })
     }
 }

@@ -7,6 +7,7 @@
 
 pub mod atomic_file;
 pub mod children;
+pub mod hex;
 pub mod input_file;
 pub mod leftovers;
 pub mod mapped;

@@ -57,21 +57,7 @@ impl FromStr for Sha256Hash {
     type Err = ParseHashError;
 
     fn from_str(text: &str) -> Result<Self, ParseHashError> {
-        let digits = text.strip_prefix("sha256:").ok_or(ParseHashError)?;
-        let digits = digits.as_bytes();
-        if digits.len() != 64 {
-            return Err(ParseHashError);
-        }
-        let nibble = |digit: u8| match digit {
-            b'0'..=b'9' => Ok(digit - b'0'),
-            b'a'..=b'f' => Ok(digit - b'a' + 10),
-            _ => Err(ParseHashError),
-        };
-        let mut bytes = [0u8; 32];
-        for (byte, pair) in bytes.iter_mut().zip(digits.as_chunks::<2>().0) {
-            *byte = nibble(pair[0])? << 4 | nibble(pair[1])?;
-        }
-        Ok(Self(bytes))
+        text.strip_prefix("sha256:").and_then(files::hex::digest).map(Self).ok_or(ParseHashError)
     }
 }
 
