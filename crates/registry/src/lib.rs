@@ -15,10 +15,12 @@
 #![forbid(unsafe_code)]
 
 pub mod blocking;
+mod cache;
 mod channel;
 mod digest;
 mod envelope;
 mod error;
+mod follow;
 mod gate_report;
 mod gc;
 mod judge;
@@ -44,9 +46,11 @@ mod transfer;
 mod verify;
 mod view;
 
+pub use cache::{Held, Swept, sweep};
 pub use channel::Channel;
 pub use digest::Digest;
 pub use error::{Class, Error, Result};
+pub use follow::{Current, Follow, Follower};
 pub use gate_report::{Checks, Gate, GateReport, Input, ReportModel, Verdict};
 pub use gc::{Collected, Kept};
 pub use judge::JudgeReport;
