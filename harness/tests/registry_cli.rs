@@ -380,6 +380,8 @@ fn dry_runs_say_what_they_would_do_and_write_nothing() {
     push.extend(reports.iter().map(String::as_str));
     let promote = |version| vec!["registry", "promote", "stable", version, "--key", &alice, "--why", "x"];
     let operator = house.at("alice.pub");
+    // What a reader remembers of the newest record is brought up to date by any command.
+    house.json(&["registry", "show", "stable"]);
     let before = tree(house.folder.path());
     for args in [
         push,
