@@ -66,7 +66,11 @@ docs: ## API documentation of the two engine crates; needs no clang and no cmake
 consumers: setup ## Use bitnet-rs as a git, a path and a vendored dependency: builds the engine three times
 	scripts/consumers.sh
 
+clients: setup ## The registry with others' software (PyPI): S3 servers, and the OpenSSF's verifier of signatures
+	scripts/registry_s3.sh
+	scripts/registry_signing.sh
+
 msrv: setup ## Check the Rust version that Cargo.toml claims, as well as can be had here
 	scripts/msrv.sh
 
-.PHONY: help setup gates test check times deny nightly bench reference tokenizer-parity hostile fuzz sanitize valgrind bindings docs consumers msrv
+.PHONY: help setup gates test check times deny nightly bench reference tokenizer-parity hostile fuzz sanitize valgrind bindings docs consumers clients msrv

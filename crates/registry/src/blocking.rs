@@ -4,8 +4,10 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::cache::Held;
 use crate::digest::Digest;
 use crate::error::{Error, Result};
+use crate::follow::{Current, Follow};
 use crate::gc::Collected;
 use crate::key::{PublicKey, SecretKey};
 use crate::mirror::Mirrored;
@@ -176,6 +178,22 @@ impl Registry {
         self.wait(self.inner.serve_file(served))
     }
 
+    /// As [`crate::Registry::serve_held`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn serve_held(&self, served: &Served) -> Result<Held> {
+        self.wait(self.inner.serve_held(served))
+    }
+
+    /// As [`crate::Registry::channel`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn channel(&self, channel: &ChannelName) -> Result<crate::Channel> {
+        self.wait(self.inner.channel(channel))
+    }
+
     /// As [`crate::Registry::verify`].
     ///
     /// # Errors
@@ -198,5 +216,40 @@ impl Registry {
     /// As there.
     pub fn mirror(&self, target: &Store, dry_run: bool) -> Result<Mirrored> {
         self.wait(self.inner.mirror(target, dry_run))
+    }
+}
+
+/// A follower with a runtime of its own. Not to be polled from within an asynchronous task.
+#[derive(Debug)]
+pub struct Follower {
+    inner: crate::Follower,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Follower {
+    /// As [`crate::Follower::open`].
+    ///
+    /// # Errors
+    /// As there; [`Error::File`] if the system gives no threads.
+    pub fn open(store: Store, follow: Follow) -> Result<Self> {
+        Ok(Self { inner: crate::Follower::open(store, follow)?, runtime: runtime()? })
+    }
+
+    /// As [`crate::Follower::poll`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn poll(&mut self) -> Result<Option<Arc<Current>>> {
+        self.runtime.block_on(self.inner.poll())
+    }
+
+    /// As [`crate::Follower::current`].
+    pub fn current(&self) -> Option<&Arc<Current>> {
+        self.inner.current()
+    }
+
+    /// As [`crate::Follower::withdrawn`].
+    pub fn withdrawn(&self) -> Option<&str> {
+        self.inner.withdrawn()
     }
 }

@@ -15,10 +15,12 @@
 #![forbid(unsafe_code)]
 
 pub mod blocking;
+mod cache;
 mod channel;
 mod digest;
 mod envelope;
 mod error;
+mod follow;
 mod gate_report;
 mod gc;
 mod judge;
@@ -45,9 +47,11 @@ mod transfer;
 mod verify;
 mod view;
 
+pub use cache::{Held, Swept, sweep};
 pub use channel::Channel;
 pub use digest::{Digest, ParseDigestError};
 pub use error::{Class, Error, Refusal, Result};
+pub use follow::{Current, Follow, Follower};
 pub use gate_report::{Checks, Gate, GateReport, Input, ReportModel, Verdict};
 pub use gc::{Collected, Kept};
 pub use judge::JudgeReport;

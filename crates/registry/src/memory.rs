@@ -100,8 +100,16 @@ impl Registry {
     /// Compares a channel's state with what was seen of it, and remembers it.
     pub(crate) async fn remembered(&self, channel: &ChannelName, policy: &Policy, head: Option<&Record>) -> Result<()> {
         let Some(mut memory) = self.read_memory()? else { return Ok(()) };
+        let log_is_empty = head.is_none();
+        // What does not count is not remembered, or a forged record would stand against the true one of its number for
+        // good. It is refused elsewhere.
+        let head = head.filter(|head| head.trust(policy).is_ok());
         let seen = memory.channels.get(channel).cloned().unwrap_or_default();
-        let number = head.map_or(0, |r| r.body().number);
+        let number = match head {
+            Some(head) => head.body().number,
+            None if log_is_empty => 0,
+            None => seen.number,
+        };
         let back = |what: &str, now: u64, then: u64| Error::Log {
             channel: channel.to_string(),
             problem: format!("the newest {what} is {now}, and this machine saw {then} before: the store went back"),
@@ -141,7 +149,7 @@ impl Registry {
                 serial: policy.serial(),
                 policy: Some(policy.digest()),
                 number,
-                record: head.map(Record::digest),
+                record: head.map_or(seen.record, |head| Some(head.digest())),
             };
             memory.channels.insert(channel.clone(), seen);
             self.write_memory(&memory)?;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::cache::Held;
 use crate::channel::Channel;
 use crate::digest::Digest;
 use crate::error::{Error, Result};
@@ -75,13 +76,17 @@ impl Registry {
     /// [`Error::Untrusted`], [`Error::Refused`], [`Error::Log`], … if any of it is not believed.
     pub async fn served(&self, channel: &ChannelName) -> Result<Served> {
         let state = self.channel(channel).await?;
-        let head = state.trusted_head()?;
-        let body = head.body();
+        self.served_by(state).await
+    }
+
+    /// What a channel in this state serves. One request.
+    pub(crate) async fn served_by(&self, state: Channel) -> Result<Served> {
+        let body = state.trusted_head()?.body();
         let (number, version, under) = (body.number, body.version, body.promoted_under);
         let manifest = self.manifest(version).await?;
         let reasons = promotion::fitness(&state.policy, &manifest, Some(under));
         if !reasons.is_empty() {
-            return Err(Error::Refused { version, channel: channel.to_string(), reasons });
+            return Err(Error::Refused { version, channel: state.name.to_string(), reasons });
         }
         Ok(Served { channel: state, number, manifest })
     }
@@ -93,6 +98,22 @@ impl Registry {
     pub async fn serve_file(&self, served: &Served) -> Result<PathBuf> {
         let artifact = served.manifest.version().artifact();
         self.fetch_cached(artifact.sha256, artifact.size, artifact.name.as_str()).await
+    }
+
+    /// As [`Registry::serve_file`], and held: it stays in the cache while the result is alive, whoever sweeps.
+    ///
+    /// # Errors
+    /// As there; [`Error::Missing`] if something else than a sweep removes what is fetched.
+    pub async fn serve_held(&self, served: &Served) -> Result<Held> {
+        for _ in 0..3 {
+            let path = self.serve_file(served).await?;
+            if let Some(held) = Held::take(path)? {
+                return Ok(held);
+            }
+        }
+        let artifact = served.manifest.version().artifact();
+        let object = format!("{} ({}), just fetched into the cache,", artifact.sha256, artifact.name);
+        Err(Error::Missing { object, advice: "does something else clean the cache?" })
     }
 
     async fn resolve(&self, target: &Target) -> Result<(Manifest, Option<(ChannelName, u64)>)> {

@@ -428,7 +428,7 @@ impl Registry {
     }
 
     fn cache_path(&self, digest: Digest) -> Option<PathBuf> {
-        Some(self.options().cache.as_ref()?.join("sha256").join(digest.hex()))
+        Some(crate::cache::files(self.options().cache.as_ref()?).join(digest.hex()))
     }
 
     /// The cached file with this content; verified now, since anything may have happened to it since it was fetched.

@@ -36,9 +36,11 @@ pub(crate) struct ModelOptions {
     /// GGUF file; without it the embedded model.
     #[arg(long, value_name = "GGUF")]
     model: Option<PathBuf>,
-    /// Cartridge to mount under the prompt or conversation.
+    /// Cartridge to mount under the prompt or conversation; registry:CHANNEL for what a channel points at.
     #[arg(long, value_name = "FILE")]
     cartridge: Option<PathBuf>,
+    #[command(flatten)]
+    place: super::registry::Where,
     /// Hash the model's weights for the cartridge's lock even if an earlier run did.
     #[arg(long, requires = "cartridge")]
     verify_model: bool,
@@ -277,6 +279,7 @@ pub(super) fn tool_registry(path: &Path) -> Result<ToolRegistry, CliError> {
 impl Opened {
     fn new(options: &ModelOptions, children: &Children) -> Result<Self, CliError> {
         let (grammar, registry) = grammar(options)?;
+        let held = super::registry::from_registry(options.cartridge.as_deref(), &options.place)?;
         let source = ModelSource::from_option(options.model.clone());
         let started = Instant::now();
         let (model, path) = super::load_model(&source)?;
@@ -313,7 +316,8 @@ impl Opened {
         }
         let talk = session.begin().map_err(session_error)?;
         let rounding = if options.round { Rounding::Nearest } else { Rounding::Exact };
-        let mounted = options.cartridge.as_deref().map(|p| mount(&mut session, talk, p, rounding)).transpose()?;
+        let cartridge = held.as_ref().map(|held| held.path()).or(options.cartridge.as_deref());
+        let mounted = cartridge.map(|p| mount(&mut session, talk, p, rounding)).transpose()?;
         if let Some(text) = &options.system {
             session.hear(talk, Message::new("system", text)).map_err(session_error)?;
         }

@@ -13,6 +13,7 @@ mod model;
 mod output;
 mod profile;
 mod progress;
+mod registry;
 
 use clap::{Parser, Subcommand};
 
@@ -51,6 +52,8 @@ enum Command {
     Chat(generate::ChatArgs),
     /// Make and inspect models.
     Model(model::ModelArgs),
+    /// Ship cartridges and models: versions, channels, promotion, rollback.
+    Registry(registry::RegistryArgs),
     /// Tokens per second, cartridges against prefill, grammars against decoding.
     Bench(Box<bench::BenchArgs>),
     /// Check tools, CPU features, memory and the engine's pin.
@@ -122,6 +125,7 @@ pub fn main(children: std::io::Result<Children>) -> Exit {
         Command::Generate(args) => generate::run(args, &children),
         Command::Chat(args) => generate::chat(args, &children),
         Command::Model(args) => model::run(args, &children),
+        Command::Registry(args) => registry::run(args),
         Command::Bench(args) => bench::run(*args),
         Command::Doctor(args) => doctor::run(args),
         Command::GateChild(args) => gates::child(args, &children),

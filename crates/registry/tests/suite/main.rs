@@ -4,6 +4,7 @@ mod clients;
 mod faults;
 mod faulty;
 mod flow;
+mod following;
 mod garbage;
 mod gating;
 mod kills;
