@@ -102,6 +102,14 @@ super::vocabulary::vocabulary! {
         Question = "question",
         /// A condition that is no clock time.
         UnsupportedCondition = "unsupported_condition",
+        /// A command that is quoted, reported or told about.
+        ReportedSpeech = "reported_speech",
+        /// A command that is taken back.
+        WithdrawnCommand = "withdrawn_command",
+        /// A number or unit that is no value of a parameter, or a difference.
+        UnclearValue = "unclear_value",
+        /// Words or signs that nothing accounts for, at a place where they may belong to the command.
+        NotUnderstood = "not_understood",
     }
 }
 

@@ -10,6 +10,7 @@ pub mod hostile;
 mod mutation;
 pub mod opt_in;
 pub mod release;
+pub mod sentences;
 pub mod suite;
 
 use std::path::{Path, PathBuf};
