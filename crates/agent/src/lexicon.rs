@@ -51,7 +51,9 @@ pub(crate) enum Word {
     // Chinese
     Ba,
     De,
-    Le,
+    OnLe,
+    OffLe,
+    LockLe,
     Again,
     Use,
     SwitchOn,
@@ -91,7 +93,7 @@ struct Phrase {
 }
 
 const WORDS: &[(Word, &[&str])] = &[
-    (Word::Turn, &["turn", "switch", "power"]),
+    (Word::Turn, &["turn", "switch", "power", "flip", "flick", "pop"]),
     (Word::Put, &["put", "bring"]),
     (Word::Pull, &["pull", "draw", "roll"]),
     (Word::Set, &["set", "adjust", "change", "switch", "turn"]),
@@ -101,8 +103,8 @@ const WORDS: &[(Word, &[&str])] = &[
     (Word::Dim, &["dim", "darken"]),
     (Word::Brighten, &["brighten"]),
     (Word::Start, &["start", "activate", "enable"]),
-    (Word::Kill, &["kill", "shut off", "deactivate", "disable"]),
-    (Word::LightUp, &["light up"]),
+    (Word::Kill, &["kill", "shut off", "shut down", "turn out", "put out", "deactivate", "disable"]),
+    (Word::LightUp, &["light up", "illuminate"]),
     (Word::Open, &["open"]),
     (Word::Close, &["close", "shut"]),
     (Word::Lock, &["lock"]),
@@ -136,7 +138,9 @@ const WORDS: &[(Word, &[&str])] = &[
     (Word::ModeNoun, &["mode", "模式"]),
     (Word::Ba, &["把", "将"]),
     (Word::De, &["的"]),
-    (Word::Le, &["了"]),
+    (Word::OnLe, &["开了"]),
+    (Word::OffLe, &["关了", "熄了"]),
+    (Word::LockLe, &["锁了"]),
     (Word::Again, &["再", "稍微"]),
     (Word::Use, &["用"]),
     (Word::SwitchOn, &["打开", "开启", "开开", "开", "开下", "启动", "点亮", "打开下"]),
@@ -179,9 +183,9 @@ const ELSEWHERE: &[&str] = &[
 ];
 
 const TYPES: &[(DeviceType, &[&str])] = &[
-    (DeviceType::AirConditioner, &["空调", "冷气", "air conditioner", "aircon", "ac", "air con"]),
+    (DeviceType::AirConditioner, &["空调", "冷气", "air conditioner", "air conditioning", "aircon", "ac", "air con", "ac unit"]),
     (DeviceType::Light, &["灯", "电灯", "灯光", "light", "lights", "lamp", "lamps"]),
-    (DeviceType::Curtain, &["窗帘", "curtain", "curtains", "blinds", "blind"]),
+    (DeviceType::Curtain, &["窗帘", "curtain", "curtains", "blinds", "blind", "drapes"]),
     (DeviceType::Camera, &["摄像头", "camera", "cameras"]),
     (DeviceType::Lock, &["门锁", "门", "锁", "lock", "door"]),
     (DeviceType::GasDevice, &["燃气", "gas"]),

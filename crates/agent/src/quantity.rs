@@ -57,7 +57,14 @@ pub(crate) fn quantity_at(at: &[Token], before: Option<&Token>) -> Option<(usize
     if hundredths {
         used += 3;
     }
-    let (length, amount) = number_at(&at[used..])?;
+    let (length, amount) = match number_at(&at[used..]) {
+        Some(number) => number,
+        // 百分之百
+        None if hundredths && at.get(used).is_some_and(|t| t.is("百")) && !at.get(used + 1).is_some_and(is_numeral_token) => {
+            (1, 100)
+        }
+        None => return None,
+    };
     used += length;
     let (length, unit) = unit_at(&at[used..]);
     used += length;
@@ -84,6 +91,9 @@ const SHARES: &[(&str, i64)] = &[
     ("百 分 百", 100),
     ("一 半", 50),
     ("最 亮", 100),
+    ("最 大 亮 度", 100),
+    ("最 高 亮 度", 100),
+    ("最 大", 100),
     ("half brightness", 50),
     ("half", 50),
     ("full brightness", 100),

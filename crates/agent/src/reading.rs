@@ -14,7 +14,7 @@ use super::sentence::{Command, Grammar, Item, Parse};
 use super::spans::{Token, TokenKind, tokens};
 use super::time_of_day::TimeOfDay;
 use super::vocabulary::Room;
-use super::words::Words;
+use super::words::{FillerKind, Words};
 
 /// What the self-check of gate 5 takes away from the reader. Nothing, otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -104,6 +104,9 @@ fn read(input: &GuardedInput, names: &Names<'_>, words: &Words, fault: ReaderFau
         }
         Parse::Nothing => {
             flags.extend(words.cautions_in(&all, &survey.unexplained));
+            if survey.asks {
+                flags.insert(InputFlag::Question);
+            }
             if survey.devices.len() > 1 {
                 flags.insert(InputFlag::SeveralCommands);
             }
@@ -133,6 +136,8 @@ struct Survey {
     devices: BTreeSet<String>,
     rooms: BTreeSet<Room>,
     elsewhere: bool,
+    /// It ends as a question that is no request.
+    asks: bool,
 }
 
 impl Survey {
@@ -142,7 +147,9 @@ impl Survey {
             devices: BTreeSet::new(),
             rooms: BTreeSet::new(),
             elsewhere: false,
+            asks: false,
         };
+        let mut request = false;
         let mut at = 0;
         while at < all.len() {
             let items = grammar.items_at(all, at);
@@ -159,11 +166,14 @@ impl Survey {
                     survey.rooms.insert(*room);
                 }
                 Item::Entry(Entry::Elsewhere) => survey.elsewhere = true,
+                Item::Ask | Item::Filler(_, FillerKind::Asks) => survey.asks = true,
+                Item::Filler(_, FillerKind::Request | FillerKind::Half) => request = true,
                 _ => {}
             }
             survey.unexplained[at..at + used].fill(false);
             at += used;
         }
+        survey.asks &= !request;
         survey
     }
 }

@@ -350,7 +350,8 @@ fn shape(items: &[Item], registry: &Registry) -> Option<Command> {
                     return None;
                 }
                 match kind {
-                    FillerKind::Plain => softened |= *place == Place::Back,
+                    FillerKind::Plain => {}
+                    FillerKind::Softens => softened = true,
                     FillerKind::Request => request = true,
                     FillerKind::Half => half = true,
                     FillerKind::Asks => asks = true,
@@ -428,6 +429,19 @@ fn noun_phrases(flat: &[&Item], registry: &Registry, core: &mut Vec<Part>) -> Op
                 };
                 core.push(Part::Thing(Target::Referred(kind)));
             }
+            // bedroom temperature, 客厅亮度: of what has one there
+            Item::Entry(Entry::Room(room)) if property(entry(at + 1)).is_some() => {
+                core.push(Part::Thing(Target::RoomType(*room, property(entry(at + 1))?)));
+            }
+            // the temperature in the bedroom
+            Item::Entry(Entry::Word(word_here @ (Word::Brightness | Word::Temperature))) if word(at + 1, Word::In) => {
+                let room_at = at + 2 + usize::from(word(at + 2, Word::Det));
+                let Some(Entry::Room(room)) = entry(room_at) else { return None };
+                core.push(Part::Word(*word_here));
+                core.push(Part::Word(Word::Of));
+                core.push(Part::Thing(Target::RoomType(room, property(entry(at))?)));
+                at = room_at;
+            }
             Item::Entry(Entry::Room(room)) => {
                 let next = at + 1 + usize::from(word(at + 1, Word::De));
                 match (entry(next), flat.get(next)) {
@@ -470,6 +484,15 @@ fn noun_phrases(flat: &[&Item], registry: &Registry, core: &mut Vec<Part>) -> Op
     Some(())
 }
 
+/// The type that has a brightness or a temperature.
+fn property(entry: Option<Entry>) -> Option<DeviceType> {
+    match entry? {
+        Entry::Word(Word::Brightness) => Some(DeviceType::Light),
+        Entry::Word(Word::Temperature) => Some(DeviceType::AirConditioner),
+        _ => None,
+    }
+}
+
 /// Settles where a bare type stands: `I'm in the kitchen, …`, `… in the bedroom`, `the front door lock, lock it`.
 fn place(mut core: Vec<Part>, registry: &Registry) -> Option<Vec<Part>> {
     let mut room = None;
@@ -496,6 +519,15 @@ fn place(mut core: Vec<Part>, registry: &Registry) -> Option<Vec<Part>> {
     }
     core.retain(|p| *p != Part::Comma);
     if let Some(room) = room {
+        if !core.iter().any(|p| matches!(p, Part::Thing(_))) {
+            // set brightness to 40% in the kitchen
+            let (at, kind) = core.iter().enumerate().find_map(|(at, p)| match p {
+                Part::Word(word) => property(Some(Entry::Word(*word))).map(|kind| (at, kind)),
+                _ => None,
+            })?;
+            core.insert(at, Part::Thing(Target::RoomType(room, kind)));
+            return Some(core);
+        }
         let thing = core.iter_mut().find_map(|p| if let Part::Thing(target) = p { Some(target) } else { None })?;
         match thing {
             Target::Type(kind) => *thing = Target::RoomType(room, *kind),
@@ -515,27 +547,27 @@ const SHAPES: &[(Deed, &[&str])] = &[
         Deed::On,
         &["turn|put on X", "turn|put X on", "turn X back on", "turn back on X", "X on", "start X", "lightup X"],
     ),
-    (Deed::Off, &["turn off X", "turn|put X off", "turn X back off", "X off", "kill X"]),
+    (Deed::Off, &["turn off X", "turn|put X off", "turn X back off", "X off", "kill X", "close X off"]),
     (
         Deed::OpenUp,
         &[
-            "open up? X", "X open up?", "pull|put X open", "pull open X", "pull back X", "pull X back", "ba? X switchon", "ba X switchon le",
+            "open up? X", "X open up?", "pull|put X open", "pull open X", "pull back X", "pull X back", "ba? X switchon", "ba X onle",
             "switchon X",
         ],
     ),
     (
         Deed::ShutDown,
         &[
-            "close X", "X closed", "X close", "pull|put X closed", "pull closed X", "ba? X switchoff", "ba X switchoff le", "switchoff X",
+            "close X", "X closed", "X close", "pull|put X closed", "pull closed X", "ba? X switchoff", "ba X offle", "switchoff X",
         ],
     ),
-    (Deed::Draw(true), &["ba? X drawopen", "ba X drawopen le", "drawopen X"]),
-    (Deed::Draw(false), &["ba? X drawclose", "ba X drawclose le", "drawclose X"]),
+    (Deed::Draw(true), &["ba? X drawopen", "drawopen X"]),
+    (Deed::Draw(false), &["ba? X drawclose", "drawclose X"]),
     (
         Deed::Lock,
-        &["lock up? X", "ba? X lockzh", "ba X lockzh|lockbare le", "ba X lockbare", "lockzh|lockbare X"],
+        &["lock up? X", "ba? X lockzh", "ba X lockle", "ba X lockbare", "lockzh|lockbare X"],
     ),
-    (Deed::Unlock, &["unlock X", "ba? X unlock", "ba X unlock le", "X unlock"]),
+    (Deed::Unlock, &["unlock X", "ba? X unlock"]),
     (
         Deed::Dimmer,
         &[
@@ -569,7 +601,8 @@ const SHAPES: &[(Deed, &[&str])] = &[
             "ba? X de? brightness|temperature? setto|onto V", "X de? brightness|temperature? V", "ba? X V", "adjust X de? brightness|temperature? until V",
             "ba? X de? brightness|temperature? again? makebrighter|makedimmer|raisezh|lowerzh until V", "ba? brightness|temperature setto V",
             "set brightness|temperature to|at V",
-            "set|put X to|in|on M modenoun?", "set X modenoun to M modenoun?", "set modenoun of X to M modenoun?", "set X M modenoun", "X to|in|on M modenoun?", "X M modenoun",
+            "set|put X to|in|on M modenoun?", "set X modenoun to M modenoun?", "set modenoun of X to M modenoun?", "set X M modenoun", "X to|in|on M modenoun?", "X M modenoun?", "ba? X de? M modenoun switchon", "switchon X de? M modenoun", "X switchon M modenoun",
+            "ba? X setto V de? brightness|temperature",
             "ba? X de? modenoun? setto M modenoun?", "ba? X use M modenoun?", "X de? modenoun setto? M",
         ],
     ),
@@ -618,15 +651,16 @@ fn is(part: &Part, symbol: &str) -> bool {
 }
 
 fn meaning(core: &[Part], softened: bool) -> Option<Command> {
-    // 关了吧 orders where 关了 reports.
-    let trimmed = match core.split_last() {
-        Some((Part::Word(Word::Le), rest)) if softened => rest,
-        _ => core,
+    // 关了吧 orders where 关了 reports: as if 把 stood before it.
+    let reported = softened && matches!(core.last(), Some(Part::Word(Word::OnLe | Word::OffLe | Word::LockLe)));
+    let ordered: Vec<Part>;
+    let core = if reported && core.first() != Some(&Part::Word(Word::Ba)) {
+        ordered = std::iter::once(Part::Word(Word::Ba)).chain(core.iter().cloned()).collect();
+        ordered.as_slice()
+    } else {
+        core
     };
-    let deed = shapes()
-        .iter()
-        .find(|(_, pattern)| fits(core, pattern) || (trimmed.len() < core.len() && fits(trimmed, pattern)))?
-        .0;
+    let deed = shapes().iter().find(|(_, pattern)| fits(core, pattern))?.0;
     let mut target = None;
     let mut amount = Amount::None;
     let has = |word: Word| core.contains(&Part::Word(word));

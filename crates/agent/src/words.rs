@@ -27,6 +27,8 @@ pub(crate) enum FillerKind {
     /// Nothing.
     #[default]
     Plain,
+    /// It makes an order of what stands before it.
+    Softens,
     /// It makes the sentence a polite question.
     Request,
     /// A request only where the sentence ends as a question.
