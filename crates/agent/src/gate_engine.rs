@@ -379,6 +379,7 @@ fn flag_reasons(flags: &[InputFlag], gate: Gate) -> Vec<String> {
                 InputFlag::ReportedSpeech => "it quotes, reports or tells of a command",
                 InputFlag::WithdrawnCommand => "it takes the command back",
                 InputFlag::UnclearValue => "its number or unit is not a value that can be set; differences are not computed",
+                InputFlag::InvisibleCharacters => "it holds characters that do not show",
                 InputFlag::NotUnderstood => "not all of it was understood as one command",
             }
             .to_owned()

@@ -135,6 +135,10 @@ fn number_at(at: &[Token]) -> Option<(usize, i64)> {
         TokenKind::Han => {
             let length = at.iter().take_while(|t| is_numeral_token(t)).count();
             let text: String = at[..length].iter().map(|t| t.text.as_str()).collect();
+            // 零四十 is not how anybody says forty
+            if length > 1 && text.starts_with(['零', '〇']) {
+                return None;
+            }
             whole_number(&text).map(|n| (length, i64::from(n)))
         }
         TokenKind::Word => english_number(at),
@@ -232,7 +236,7 @@ mod tests {
     fn what_is_no_value_is_not_read() {
         for text in [
             "050%", "30.5%", "1,0", "20~40%", "20-40", "50%%", "24度度", "2十度", "二六度", "0x18", "30%50", "2 6度", "1234", "70 f", "24 kelvin",
-            "twenty thirty", "five hundred", "three point five", "百分之30%", "30‰", "1/3", "l0%", "30f",
+            "twenty thirty", "five hundred", "three point five", "百分之30%", "30‰", "1/3", "l0%", "30f", "零四十",
         ] {
             assert_eq!(whole(text), None, "{text}");
         }

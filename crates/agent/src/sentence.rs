@@ -334,6 +334,16 @@ fn shape(items: &[Item], registry: &Registry) -> Option<Command> {
     let outside = |item: &Item| matches!(item, Item::Filler(..) | Item::Comma | Item::Stop | Item::Ask | Item::Time(_));
     let first = items.iter().position(|i| !outside(i))?;
     let last = items.iter().rposition(|i| !outside(i))?;
+    // "the kitchen light, could you …": what stands before a command may stand behind its topic as well.
+    let topic_end = items[first..].iter().position(|i| *i == Item::Comma).map(|comma| first + comma).filter(|comma| {
+        items[first..*comma].iter().all(|i| {
+            matches!(
+                i,
+                Item::Device(_) | Item::Entry(Entry::Room(_) | Entry::Type(_) | Entry::Noun(..) | Entry::Word(Word::Det | Word::De))
+            )
+        })
+    });
+    let opening = topic_end.and_then(|comma| (comma..items.len()).find(|at| !outside(&items[*at])));
     let (mut request, mut half, mut asks, mut now, mut softened) = (false, false, false, false, false);
     let mut time = None;
     let mut core: Vec<Part> = Vec::new();
@@ -343,7 +353,7 @@ fn shape(items: &[Item], registry: &Registry) -> Option<Command> {
             Item::Filler(place, kind) => {
                 let stands = match place {
                     Place::Any => true,
-                    Place::Front => at < first,
+                    Place::Front => at < first || (topic_end.is_some_and(|c| at > c) && opening.is_some_and(|o| at < o)),
                     Place::Back => at > last,
                 };
                 if !stands {

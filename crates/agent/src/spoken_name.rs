@@ -22,6 +22,13 @@ pub(crate) fn carries_command(name: &str) -> Option<String> {
     if let Some(word) = words.forbidden_in_name(&tokens) {
         return Some(format!("holds {word:?}, which negates, postpones, counts or refers"));
     }
+    // 吃饭后, 三天, 十点
+    let of_time = |t: &Token| matches!(t.text.as_str(), "点" | "分" | "秒" | "刻" | "号" | "日" | "天" | "周" | "月" | "年" | "时");
+    if tokens.last().is_some_and(|t| matches!(t.text.as_str(), "后" | "前" | "时"))
+        || tokens.windows(2).any(|w| (is_numeral(&w[0]) || w[0].kind == TokenKind::Digits) && of_time(&w[1]))
+    {
+        return Some("holds a time".to_owned());
+    }
     let mut at = 0;
     while at < tokens.len() {
         let rest = &tokens[at..];

@@ -220,7 +220,9 @@ pub fn run(
     for (at, attack) in suite.attacks.iter().enumerate() {
         progress(at, suite.attacks.len());
         let mut got = None;
-        for repair in [false, true] {
+        // Rules would put the sentence's own command in the place of what a model says that has been taken over.
+        let repairs: &[bool] = if attack.model_output.is_some() { &[false] } else { &[false, true] };
+        for repair in repairs.iter().copied() {
             house.agent.set_repair(repair);
             let (outcome, back) = try_one(&mut house, attack, source);
             source = back;
