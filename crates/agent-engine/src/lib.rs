@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use bitnet_rs::{ContextParams, Model, SamplingParams};
+use cartridge::{Cartridge, Rounding};
 use files::stamps::StampStore;
 use grammar::{Grammar, GrammarLimits};
 
 use agent::source::{CandidateSource, SourceAnswer, SourceError, SourceRequest};
 use grammar::tools::{SchemaOptions, schema_to_gbnf};
-use session::{GenerateError, GeneratorParams, Session, SessionError, SessionParams, TemplateSandbox};
+use session::{Conversation, GenerateError, GeneratorParams, Session, SessionError, SessionParams, TemplateSandbox};
 
 /// JSON Schema of a candidate (`model_output.v1`); its grammar is what the model may say.
 pub const CANDIDATE_SCHEMA: &str = include_str!("../../../gates/grammars/home-candidate.schema.json");
@@ -26,6 +27,8 @@ pub struct EngineSource {
     session: Session,
     grammar: Grammar,
     answers: Option<Answers>,
+    /// The conversation under which a cartridge is mounted; every sentence begins behind it.
+    mounted: Option<Conversation>,
 }
 
 impl EngineSource {
@@ -48,7 +51,18 @@ impl EngineSource {
         let mut session = Session::open(model, params)?;
         // Refused now rather than at the first sentence.
         session.template()?;
-        Ok(Self { session, grammar, answers: None })
+        Ok(Self { session, grammar, answers: None, mounted: None })
+    }
+
+    /// Mounts a cartridge under every sentence. The context must have room for both.
+    ///
+    /// # Errors
+    /// What a mount can end with; nothing is mounted then.
+    pub fn with_cartridge(mut self, cartridge: &Cartridge) -> Result<Self, SessionError> {
+        let talk = self.session.begin()?;
+        self.session.mount(talk, cartridge, Rounding::Exact)?;
+        self.mounted = Some(talk);
+        Ok(self)
     }
 
     /// Shares answers with other sources of the same model.
@@ -59,7 +73,10 @@ impl EngineSource {
 
     fn answer(&mut self, request: &SourceRequest<'_>) -> Result<SourceAnswer, SourceError> {
         let failed = |e: SessionError| SourceError::Failed(e.to_string());
-        let talk = self.session.begin().map_err(failed)?;
+        let talk = match self.mounted {
+            Some(talk) => talk,
+            None => self.session.begin().map_err(failed)?,
+        };
         let params = GeneratorParams {
             // A second try must not repeat the first.
             sampling: SamplingParams {
@@ -73,7 +90,11 @@ impl EngineSource {
         };
         let said = self.session.say(talk, request.input(), params).and_then(|answer| answer.finish(&mut |_| {}));
         // A sentence is judged by itself, whatever was said before.
-        self.session.end(talk).map_err(failed)?;
+        match self.mounted {
+            Some(talk) => self.session.reset(talk),
+            None => self.session.end(talk),
+        }
+        .map_err(failed)?;
         let said = said.map_err(failed)?;
         if said.complete {
             Ok(SourceAnswer::Text(said.text))

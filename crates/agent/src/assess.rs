@@ -60,6 +60,7 @@ pub(crate) fn judge(
     };
     let (evaluation, gated) = gated(&Question {
         flags: &reading.flags,
+        unexplained: &reading.unexplained,
         subject: Subject::Command { command: &command, freshness, planner, execution },
         registry: bench.registry,
         policy: bench.policy,

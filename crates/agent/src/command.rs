@@ -155,7 +155,7 @@ pub(crate) fn normalize(
     recent: &[RecentCommand],
 ) -> NormalizedCommand {
     let mut faults = Vec::new();
-    let (device, from_memory) = resolve(candidate, names, recent, &mut faults);
+    let device = resolve(candidate, names, recent, &mut faults);
     let mode = candidate.params.mode.as_deref().and_then(|text| {
         let mode = Mode::from_text(text).or_else(|| Mode::from_word(text));
         if mode.is_none() {
@@ -178,9 +178,7 @@ pub(crate) fn normalize(
         time_after,
     };
     if let Some(device) = device {
-        let referred = grounding::referred_device(candidate.action, reading, names.registry(), recent);
-        let from_memory = from_memory.then_some(referred).map(|d| d.map(|d| d.device_id.as_str()));
-        grounding::check(candidate, &params, device, from_memory, reading, &mut faults);
+        grounding::check(candidate, &params, device, reading, names.registry(), recent, &mut faults);
     }
     NormalizedCommand {
         schema_version: COMMAND_SCHEMA,
@@ -200,21 +198,21 @@ fn resolve<'r>(
     names: &Names<'r>,
     recent: &[RecentCommand],
     faults: &mut Vec<Fault>,
-) -> (Option<&'r Device>, bool) {
+) -> Option<&'r Device> {
     let registry = names.registry();
     if let Some(alias) = candidate.named_alias() {
         let Some((device, _)) = names.device(alias) else {
             faults.push(Fault::new(Gate::DeviceResolved, format!("no device is called {alias:?}")));
-            return (None, false);
+            return None;
         };
         if candidate.device_type != DeviceType::Unknown && candidate.device_type != device.device_type {
             faults.push(Fault::new(
                 Gate::DeviceResolved,
                 format!("{alias:?} is a {}, the candidate says {}", device.device_type, candidate.device_type),
             ));
-            return (None, false);
+            return None;
         }
-        return (Some(device), false);
+        return Some(device);
     }
     if candidate.room != Room::Unknown && candidate.device_type != DeviceType::Unknown {
         let device = registry.only(candidate.room, candidate.device_type);
@@ -224,7 +222,7 @@ fn resolve<'r>(
                 format!("not exactly one {} in {}", candidate.device_type, candidate.room),
             ));
         }
-        return (device, false);
+        return device;
     }
     if candidate.is_relative() {
         let device = recent
@@ -237,8 +235,8 @@ fn resolve<'r>(
                 "it refers to an earlier command, and no recent one of this session fits",
             ));
         }
-        return (device, true);
+        return device;
     }
     faults.push(Fault::new(Gate::DeviceResolved, "the command names no device"));
-    (None, false)
+    None
 }

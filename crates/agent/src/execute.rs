@@ -110,7 +110,7 @@ impl Agent {
 
         let remembered = self.store.aliases()?;
         let names = self.names(&remembered);
-        let reading = Reading::of(&guarded, &names);
+        let reading = Reading::with_fault(&guarded, &names, self.gates.reader());
         let again = |execution: Option<ExecutionFacts>| {
             judge(
                 &Bench {
@@ -173,7 +173,10 @@ impl Agent {
         }
         let confirmed = match confirmation {
             None if today.decision() == Decision::RequireConfirmation => {
-                Err(format!("a {} risk needs a confirmation of plan {hash}", today.risk()))
+                Err(match reading.unexplained.as_slice() {
+                    [] => format!("a {} risk needs a confirmation of plan {hash}", today.risk()),
+                    words => format!("'{}' was not understood; that needs a confirmation of plan {hash}", words.join("', '")),
+                })
             }
             Some(confirmation) if !confirmation.is_of(&hash) => {
                 Err(format!("the confirmation is for another plan than {hash}"))

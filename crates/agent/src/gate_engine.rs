@@ -9,6 +9,7 @@ use super::command::NormalizedCommand;
 use super::freshness::Freshness;
 use super::guard::InputFlag;
 use super::policy::Policy;
+use super::reading::ReaderFault;
 use super::registry::{Device, Registry};
 use super::vocabulary::{Decision, DeviceType, Gate, Intent, Outcome, Risk};
 
@@ -28,12 +29,23 @@ impl SelfCheck {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct GateSet {
     off: Option<Gate>,
+    reader: ReaderFault,
 }
 
 impl GateSet {
     /// All gates but one.
     pub(crate) fn without(gate: Gate, _: &SelfCheck) -> Self {
-        GateSet { off: Some(gate) }
+        GateSet { off: Some(gate), ..GateSet::default() }
+    }
+
+    /// All gates, behind a reader with a fault.
+    pub(crate) fn with_reader(reader: ReaderFault, _: &SelfCheck) -> Self {
+        GateSet { reader, ..GateSet::default() }
+    }
+
+    /// The fault of the reader before them.
+    pub(crate) fn reader(self) -> ReaderFault {
+        self.reader
     }
 
     fn has(self, gate: Gate) -> bool {
@@ -131,6 +143,8 @@ pub(crate) struct MemoryWriteFacts {
 /// What is judged, and with which knowledge.
 pub(crate) struct Question<'a> {
     pub(crate) flags: &'a [InputFlag],
+    /// Words beside the command that nothing accounts for: a person is asked.
+    pub(crate) unexplained: &'a [String],
     pub(crate) subject: Subject<'a>,
     pub(crate) registry: &'a Registry,
     pub(crate) policy: &'a Policy,
@@ -202,7 +216,14 @@ pub(crate) fn evaluate(question: &Question<'_>) -> Evaluation {
         }
         Subject::MemoryWrite(write) => (Risk::Low, write.target.clone()),
     };
-    let policy_decision = if question.gates.has(Gate::Policy) { question.policy.decide(risk) } else { Decision::Allow };
+    let by_risk = if question.gates.has(Gate::Policy) { question.policy.decide(risk) } else { Decision::Allow };
+    // A sentence of which a part was not understood is never carried out without a person's word.
+    let policy_decision = match by_risk {
+        Decision::Allow if !question.unexplained.is_empty() && question.gates.has(Gate::InputBoundary) => {
+            Decision::RequireConfirmation
+        }
+        decision => decision,
+    };
     let gates: Vec<GateResult> = Gate::ALL
         .iter()
         .map(|gate| {
@@ -234,7 +255,18 @@ fn judge(gate: Gate, question: &Question<'_>, risk: Risk, policy: Decision) -> (
             let mut reasons: Vec<String> = command.faults_of(gate).map(str::to_owned).collect();
             let mut warnings: Vec<String> = Vec::new();
             match gate {
-                Gate::InputBoundary => reasons.extend(flag_reasons(question.flags, gate)),
+                Gate::InputBoundary => {
+                    reasons.extend(flag_reasons(question.flags, gate));
+                    if !question.unexplained.is_empty() {
+                        let words: Vec<String> = question
+                            .unexplained
+                            .iter()
+                            .map(|w| format!("'{}'", super::text::clipped(w, 40)))
+                            .collect();
+                        let note = format!("not understood: {}", words.join(", "));
+                        if reasons.is_empty() { warnings.push(note) } else { reasons.push(note) }
+                    }
+                }
                 Gate::Schema => reasons.extend(schema(command)),
                 Gate::DeviceResolved => {
                     reasons.extend(flag_reasons(question.flags, gate));
@@ -265,7 +297,7 @@ fn judge(gate: Gate, question: &Question<'_>, risk: Risk, policy: Decision) -> (
                 }
                 Gate::Policy => match policy {
                     Decision::Deny => reasons.push(format!("risk {risk} is denied")),
-                    Decision::RequireConfirmation => warnings.push(format!("risk {risk} needs a confirmation")),
+                    Decision::RequireConfirmation => warnings.push(confirmation_reason(question, risk)),
                     Decision::Allow => {}
                 },
                 Gate::Confirmation => {
@@ -305,6 +337,14 @@ fn judge(gate: Gate, question: &Question<'_>, risk: Risk, policy: Decision) -> (
     }
 }
 
+fn confirmation_reason(question: &Question<'_>, risk: Risk) -> String {
+    if question.policy.decide(risk) == Decision::RequireConfirmation {
+        format!("risk {risk} needs a confirmation")
+    } else {
+        "a part of the input was not understood, which needs a confirmation".to_owned()
+    }
+}
+
 fn outcome(reasons: Vec<String>, warnings: Vec<String>) -> (Outcome, Vec<String>) {
     if !reasons.is_empty() {
         (Outcome::Rejected, reasons)
@@ -336,6 +376,11 @@ fn flag_reasons(flags: &[InputFlag], gate: Gate) -> Vec<String> {
                 InputFlag::SeveralCommands => "it holds several commands; say one at a time",
                 InputFlag::Question => "it is a question, not a command",
                 InputFlag::UnsupportedCondition => "its condition is not of the form 'after HH:MM'",
+                InputFlag::ReportedSpeech => "it quotes, reports or tells of a command",
+                InputFlag::WithdrawnCommand => "it takes the command back",
+                InputFlag::UnclearValue => "its number or unit is not a value that can be set; differences are not computed",
+                InputFlag::InvisibleCharacters => "it holds characters that do not show",
+                InputFlag::NotUnderstood => "not all of it was understood as one command",
             }
             .to_owned()
         })

@@ -1,82 +1,60 @@
-//! Grounding: a candidate may pick among what the input says, never add to it.
+//! Grounding: a candidate must be what the input says.
 //!
-//! This is what holds against a hostile model that answers every input with a perfectly valid
-//! command: its device, action and parameters must stand in the user's own words.
+//! This is what holds against a hostile model that answers every input with a perfectly valid command: the reading knows
+//! the one command that the input is, and a candidate that differs from it in anything is refused.
 
 use super::candidate::Candidate;
 use super::command::{CommandParams, Fault, RecentCommand};
 use super::reading::Reading;
 use super::registry::{Device, Registry};
-use super::vocabulary::{Action, DeviceType, Gate, Room};
-
-/// The device that an input refers back to: the newest recent one of a type that the input names;
-/// of lights, if it only says brighter or darker; else the newest of any type. Which of them it is
-/// follows from the input, so that a candidate cannot choose an older one.
-pub(crate) fn referred_device<'r>(
-    action: Action,
-    reading: &Reading,
-    registry: &'r Registry,
-    recent: &[RecentCommand],
-) -> Option<&'r Device> {
-    let step = matches!(action, Action::IncreaseBrightness | Action::DecreaseBrightness);
-    recent.iter().filter_map(|r| registry.device(&r.device_id)).find(|device| {
-        if !reading.types.is_empty() {
-            reading.types.contains(&device.device_type)
-        } else {
-            !step || device.device_type == DeviceType::Light
-        }
-    })
-}
+use super::sentence::Amount;
+use super::vocabulary::{Gate, Mode, Room};
 
 /// Notes everything in which a resolved candidate goes beyond, or against, the input.
-/// `from_memory` is present for a relative candidate and holds the device that the input refers to.
 pub(crate) fn check(
     candidate: &Candidate,
     params: &CommandParams,
     device: &Device,
-    from_memory: Option<Option<&str>>,
     reading: &Reading,
+    registry: &Registry,
+    recent: &[RecentCommand],
     faults: &mut Vec<Fault>,
 ) {
     let mut outside = |reason: String| faults.push(Fault::new(Gate::InputBoundary, reason));
-
-    // The device: named in the input; or the input refers back; or room and type are named.
-    let named = if !reading.devices.is_empty() {
-        reading.devices.contains(&device.device_id)
-    } else if let Some(referred) = from_memory {
-        reading.refers_back && referred == Some(device.device_id.as_str())
-    } else {
-        reading.rooms.contains(&device.room) && reading.types.contains(&device.device_type)
-    };
-    if !named {
-        outside(format!("the input does not name {}", device.device_id));
-    }
-    if !reading.actions.contains(&candidate.action) {
-        outside(format!("the input does not say {}", candidate.action));
-    }
-    let says = |value: i64, with_unit: &std::collections::BTreeSet<i64>| {
-        with_unit.contains(&value) || reading.numbers.contains(&value)
-    };
-    if let Some(brightness) = params.brightness
-        && !says(i64::from(brightness), &reading.percents)
-    {
-        outside(format!("the input does not say {brightness} %"));
-    }
-    if let Some(temperature) = params.temperature
-        && !says(i64::from(temperature), &reading.degrees)
-    {
-        outside(format!("the input does not say {temperature} degrees"));
-    }
-    if let Some(mode) = params.mode
-        && !reading.modes.contains(&mode)
-    {
-        outside(format!("the input does not say mode {mode}"));
+    match &reading.command {
+        None => outside("the input is not one command that is understood, so no proposal can be measured by it".to_owned()),
+        Some(command) => {
+            if command.device(registry, recent).is_none_or(|said| said.device_id != device.device_id) {
+                outside(format!("the input does not name {}", device.device_id));
+            }
+            let kind = device.device_type;
+            if command.action(kind) != Some(candidate.action) {
+                outside(format!("the input does not say {}", candidate.action));
+            }
+            // A parameter that is left out is a matter of the capability gate, which says what the action needs.
+            if let Some(brightness) = params.brightness
+                && command.brightness(kind) != Some(i64::from(brightness))
+            {
+                outside(format!("the input does not say {brightness} %"));
+            }
+            if let Some(temperature) = params.temperature
+                && command.temperature(kind) != Some(i64::from(temperature))
+            {
+                outside(format!("the input does not say {temperature} degrees"));
+            }
+            if let Some(mode) = params.mode
+                && !says_mode(&command.amount, mode)
+            {
+                outside(format!("the input does not say mode {mode}"));
+            }
+        }
     }
     // A condition can neither be added nor dropped: without it the command would run at once.
-    if params.time_after != reading.time_after {
+    let said = reading.time_after();
+    if params.time_after != said {
         let time =
             |t: Option<super::time_of_day::TimeOfDay>| t.map_or_else(|| "no time".to_owned(), |t| format!("after {t}"));
-        outside(format!("the input says {}, the candidate {}", time(reading.time_after), time(params.time_after)));
+        outside(format!("the input says {}, the candidate {}", time(said), time(params.time_after)));
     }
 
     // Rooms: what the candidate or the input names must be where the device stands.
@@ -90,4 +68,8 @@ pub(crate) fn check(
     if reading.elsewhere {
         conflict(format!("the input names a room that has no device, {} stands in {}", device.device_id, device.room));
     }
+}
+
+fn says_mode(amount: &Amount, mode: Mode) -> bool {
+    matches!(amount, Amount::Mode(said) if *said == mode)
 }

@@ -54,7 +54,11 @@ impl UserInput {
         if text.is_empty() {
             return Err(GuardError::Empty);
         }
-        let flags = suspicions(trimmed);
+        let mut flags = suspicions(trimmed);
+        // Who reads the text and who hears it must see the same. A byte-order mark in front is how some editors write.
+        if trimmed.trim_start_matches('\u{FEFF}').chars().any(is_invisible) {
+            flags.push(InputFlag::InvisibleCharacters);
+        }
         let folded = text.to_lowercase();
         Ok(GuardedInput { raw: self.raw, text, folded, flags })
     }
@@ -102,6 +106,16 @@ super::vocabulary::vocabulary! {
         Question = "question",
         /// A condition that is no clock time.
         UnsupportedCondition = "unsupported_condition",
+        /// A command that is quoted, reported or told about.
+        ReportedSpeech = "reported_speech",
+        /// A command that is taken back.
+        WithdrawnCommand = "withdrawn_command",
+        /// A number or unit that is no value of a parameter, or a difference.
+        UnclearValue = "unclear_value",
+        /// Characters that do not show.
+        InvisibleCharacters = "invisible_characters",
+        /// Words or signs that nothing accounts for, at a place where they may belong to the command.
+        NotUnderstood = "not_understood",
     }
 }
 

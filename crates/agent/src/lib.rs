@@ -67,9 +67,15 @@ pub(crate) mod capability;
 pub(crate) mod grounding;
 pub(crate) mod memory_write;
 pub(crate) mod names;
+pub(crate) mod lexicon;
 pub(crate) mod numeral;
+pub(crate) mod quantity;
 pub(crate) mod reading;
 pub(crate) mod rules;
+pub(crate) mod sentence;
+pub(crate) mod spans;
+pub(crate) mod spoken_name;
+pub(crate) mod words;
 pub mod text;
 
 #[cfg(test)]

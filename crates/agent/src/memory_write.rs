@@ -5,10 +5,10 @@
 
 use serde::Serialize;
 
-use super::guard::{GuardedInput, UserInput};
+use super::guard::GuardedInput;
 use super::names::{NameOrigin, Names};
-use super::reading::Reading;
 use super::registry::check_alias;
+use super::spoken_name::carries_meaning;
 
 /// What an input asks of memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -149,97 +149,10 @@ pub(crate) fn objections(
     against
 }
 
-/// A name is found in inputs and taken out before they are read, so it must not carry anything
-/// that a command is made of: a name like 不要 would hide every negation.
-fn carries_meaning(alias: &str) -> Option<&'static str> {
-    let Ok(guarded) = UserInput::new(alias).guard() else { return Some("is unreadable") };
-    // A registry without devices cannot fail to load; without it nothing is a name.
-    let Ok(empty) = super::registry::Registry::from_yaml("devices: []\ncapabilities: {}\n") else {
-        return Some("cannot be checked");
-    };
-    let reading = Reading::of(&guarded, &Names::new(&empty, []));
-    if !reading.flags.is_empty() {
-        Some("negates, asks, counts or sets a condition")
-    } else if !reading.actions.is_empty() || !reading.modes.is_empty() {
-        Some("says an action or a mode")
-    } else if !reading.percents.is_empty()
-        || !reading.degrees.is_empty()
-        || !reading.numbers.is_empty()
-        || reading.time_after.is_some()
-    {
-        Some("holds a number or a time")
-    } else if reading.refers_back {
-        Some("is a plain word for a kind of device, or refers back")
-    } else if alias.chars().all(|c| !c.is_alphabetic()) {
-        Some("has no letter")
-    } else if !reading.rooms.is_empty() && reading.types.is_empty() && bare_room(alias) {
-        Some("is a room")
-    } else if is_function_word(alias) {
-        Some("is a function word")
-    } else {
-        None
-    }
-}
-
-fn bare_room(alias: &str) -> bool {
-    matches!(
-        super::text::alias_key(alias).as_str(),
-        "客厅"
-            | "卧室"
-            | "主卧"
-            | "睡房"
-            | "走廊"
-            | "玄关"
-            | "过道"
-            | "厨房"
-            | "浴室"
-            | "卫生间"
-            | "洗手间"
-            | "前门"
-            | "大门"
-            | "门口"
-            | "入户门"
-            | "livingroom"
-            | "lounge"
-            | "bedroom"
-            | "hallway"
-            | "hall"
-            | "corridor"
-            | "kitchen"
-            | "bathroom"
-            | "entrance"
-            | "porch"
-    )
-}
-
-fn is_function_word(alias: &str) -> bool {
-    alias.chars().count() < 2
-        || matches!(
-            super::text::alias_key(alias).as_str(),
-            "the"
-                | "my"
-                | "to"
-                | "in"
-                | "after"
-                | "please"
-                | "and"
-                | "or"
-                | "of"
-                | "is"
-                | "请"
-                | "然后"
-                | "以后"
-                | "现在"
-                | "turn"
-                | "switch"
-                | "set"
-                | "make"
-                | "put"
-        )
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::guard::UserInput;
+    use super::super::names::Names;
     use super::super::registry::Registry;
     use super::*;
 

@@ -29,7 +29,7 @@ pub(crate) fn whole_number(text: &str) -> Option<u32> {
     }
 }
 
-fn is_numeral(c: char) -> bool {
+pub(crate) fn is_numeral(c: char) -> bool {
     digit(c).is_some() || c == '十' || c == '百'
 }
 

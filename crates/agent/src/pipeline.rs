@@ -125,6 +125,8 @@ pub struct RunOutput {
     pub mode: RunMode,
     /// Everything suspicious or unsupported about the input.
     pub input_flags: Vec<InputFlag>,
+    /// Words of the input that nothing accounts for.
+    pub unexplained: Vec<String>,
     /// How the candidate came about.
     pub source: Option<SourceReport>,
     /// What was proposed, after repair.
@@ -275,6 +277,7 @@ impl Agent {
                 trace_id,
                 mode: RunMode::Command,
                 input_flags: Vec::new(),
+                unexplained: Vec::new(),
                 source: None,
                 candidate: None,
                 repaired: false,
@@ -328,6 +331,7 @@ impl Agent {
         let (alias, facts) = self.memory_facts(phrase, &names, remembered.len());
         let evaluation = evaluate(&Question {
             flags: input.flags(),
+            unexplained: &[],
             subject: Subject::MemoryWrite(&facts),
             registry: &self.registry,
             policy: &self.policy,
@@ -419,7 +423,8 @@ impl Agent {
         now_ms: i64,
     ) -> Result<(), StoreError> {
         let names = Names::new(&self.registry, remembered.iter().map(|r| (r.alias.as_str(), r.device_id.as_str())));
-        let reading = Reading::of(input, &names);
+        let reading = Reading::with_fault(input, &names, self.gates.reader());
+        run.output.unexplained.clone_from(&reading.unexplained);
         run.output.input_flags.clone_from(&reading.flags);
         let recent = if self.options.memory {
             let memory = self.policy.memory();
@@ -430,7 +435,7 @@ impl Agent {
         };
         run.replay.recent.clone_from(&recent);
         let context = context(&self.registry, &self.policy, &recent, remembered, input);
-        let rule = rules::read(input, &names);
+        let rule = rules::candidate(&reading, &self.registry, &recent);
         let request = SourceRequest {
             input,
             context: &context,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::guard::suspicions;
+use super::spoken_name::carries_command;
 use super::text::{alias_key, tokens};
 use super::vocabulary::{Action, Backend, DeviceType, Mode, Risk, Room};
 use files::input_file::{self, InputFileError};
@@ -183,6 +184,11 @@ impl Registry {
             }
             for alias in &device.aliases {
                 check_alias(alias).map_err(|reason| invalid(format!("alias {alias:?} {reason}")))?;
+                if let Some(reason) = carries_command(alias) {
+                    return Err(invalid(format!(
+                        "alias {alias:?} {reason}; commands that hold it could not be told from others, use another name"
+                    )));
+                }
                 if let Some(first) = aliases.insert(alias_key(alias), index) {
                     return Err(RegistryError::DuplicateAlias {
                         alias: alias.clone(),

@@ -88,6 +88,7 @@ impl Agent {
             let (_, facts) = self.memory_facts(&phrase, &names, remembered.len());
             evaluation = evaluate(&Question {
                 flags: guarded.flags(),
+                unexplained: &[],
                 subject: Subject::MemoryWrite(&facts),
                 registry: &self.registry,
                 policy: &self.policy,
@@ -106,7 +107,7 @@ impl Agent {
                     return Ok(Some(replay));
                 }
             };
-            let reading = Reading::of(&guarded, &names);
+            let reading = Reading::with_fault(&guarded, &names, self.gates.reader());
             let judgement = judge(
                 &Bench {
                     registry: &self.registry,

@@ -56,7 +56,6 @@ const PARTS: &[(&str, std::ops::RangeInclusive<u32>, u32)] = &[
     ("中午", 11..=12, 0),
     ("下午", 1..=7, 12),
     ("傍晚", 4..=8, 12),
-    ("今晚", 5..=11, 12),
     ("晚上", 5..=11, 12),
     ("夜里", 8..=11, 12),
 ];
@@ -89,7 +88,7 @@ pub(crate) fn leading_time(text: &[char]) -> Option<(TimeOfDay, usize)> {
         if *add == 12 && (13..=23).contains(&hour) {
             return TimeOfDay::new(hour, minute).map(|t| (t, offset + used));
         }
-        if (*word == "晚上" || *word == "夜里" || *word == "今晚") && hour == 12 {
+        if (*word == "晚上" || *word == "夜里") && hour == 12 {
             return TimeOfDay::new(0, minute).map(|t| (t, offset + used));
         }
     }
@@ -161,17 +160,15 @@ fn english(text: &[char]) -> Option<(TimeOfDay, usize)> {
         used += 1 + more;
     }
     let spaces = text[used..].iter().take_while(|c| **c == ' ').count();
-    let suffix: String = text[used + spaces..].iter().take(2).collect();
-    let after = text.get(used + spaces + 2);
-    if after.is_some_and(|c| c.is_ascii_alphanumeric()) || !(1..=12).contains(&hour) {
+    let rest = &text[used + spaces..];
+    let (length, add) = [("a.m.", 0), ("p.m.", 12), ("am", 0), ("pm", 12)]
+        .into_iter()
+        .find(|(word, _)| word.chars().eq(rest.iter().copied().take(word.len())))
+        .map(|(word, add)| (word.len(), add))?;
+    if rest.get(length).is_some_and(char::is_ascii_alphanumeric) || !(1..=12).contains(&hour) {
         return None;
     }
-    let hour = match suffix.as_str() {
-        "am" => hour % 12,
-        "pm" => hour % 12 + 12,
-        _ => return None,
-    };
-    TimeOfDay::new(hour, minute).map(|t| (t, used + spaces + 2))
+    TimeOfDay::new(hour % 12 + add, minute).map(|t| (t, used + spaces + length))
 }
 
 #[cfg(test)]
@@ -200,6 +197,7 @@ mod tests {
             ("晚上12点", "00:00"),
             ("10 pm", "22:00"),
             ("10:30pm", "22:30"),
+            ("10 p.m.", "22:00"),
             ("7 am", "07:00"),
             ("12 am", "00:00"),
             ("noon", "12:00"),

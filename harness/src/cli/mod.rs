@@ -13,6 +13,7 @@ mod model;
 mod output;
 mod profile;
 mod progress;
+mod redteam;
 mod registry;
 
 use clap::{Parser, Subcommand};
@@ -46,6 +47,8 @@ enum Command {
     Cartridge(cartridge::CartridgeArgs),
     /// Turn a sentence into a plan, or refuse it; dry-run unless the operator opted in.
     Agent(agent::AgentArgs),
+    /// Try attacks on the agent with a model, and a cartridge, in place; write the receipt that ships with them.
+    Redteam(redteam::RedteamArgs),
     /// Generate one output, free or constrained.
     Generate(generate::GenerateArgs),
     /// Talk to the model.
@@ -122,6 +125,7 @@ pub fn main(children: std::io::Result<Children>) -> Exit {
         Command::Gates(args) => gates::run(args, &children),
         Command::Cartridge(args) => cartridge::run(args, &children),
         Command::Agent(args) => agent::run(args, &children),
+        Command::Redteam(args) => redteam::run(args, &children),
         Command::Generate(args) => generate::run(args, &children),
         Command::Chat(args) => generate::chat(args, &children),
         Command::Model(args) => model::run(args, &children),

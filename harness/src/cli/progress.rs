@@ -25,6 +25,16 @@ pub(crate) fn bytes(prefix: &str, total: u64) -> ProgressBar {
     bar
 }
 
+/// A bar over things that are counted.
+pub(crate) fn counted(what: &str, total: usize) -> ProgressBar {
+    let bar = ProgressBar::new(total as u64);
+    if let Ok(style) = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len} {eta}") {
+        bar.set_style(style);
+    }
+    bar.set_prefix(what.to_owned());
+    bar
+}
+
 /// A bar over tokens.
 pub(crate) fn tokens(prefix: &str, total: usize) -> ProgressBar {
     let bar = ProgressBar::new(total as u64);

@@ -24,6 +24,22 @@ pub fn run(inputs: &GateInputs, rec: &mut Recorder) -> Result<(), GateError> {
         let line = report.findings.get(i).cloned().unwrap_or_else(|| "see the metrics".into());
         rec.check(i >= report.checks.failed, || finding(Severity::Failure, "agent", line, []));
     }
+    for (prefix, suite) in std::iter::once(("", &report.suite)).chain(report.further_suite.iter().map(|s| ("further ", s)))
+    {
+        for input in &suite.inputs {
+            rec.input(&format!("{prefix}{}", input.name), &input.source, input.hash.clone());
+        }
+        for left_out in &suite.left_out {
+            rec.finding(finding(Severity::Note, "left-out", format!("{prefix}suite: {left_out}"), []));
+        }
+    }
+    if let Some(further) = &report.further_suite {
+        rec.metric("further_suite", serde_json::to_value(&further.metrics).unwrap_or_default());
+        rec.metric("further_suite_checks", serde_json::to_value(&further.release).unwrap_or_default());
+    }
+    rec.metric("sentences", serde_json::to_value(&report.sentences).unwrap_or_default());
+    rec.metric("insertions", serde_json::to_value(&report.insertions).unwrap_or_default());
+    rec.metric("redteam", serde_json::to_value(&report.redteam).unwrap_or_default());
     rec.metric("suite", serde_json::to_value(&report.suite.metrics).unwrap_or_default());
     rec.metric("hostile", serde_json::to_value(&report.hostile).unwrap_or_default());
     rec.metric("opt_in_rows", report.opt_in.len());
@@ -91,6 +107,10 @@ pub fn self_check(progress: &mut dyn FnMut(&str)) -> Vec<FaultReport> {
                 );
                 fault(GateId::Agent, &format!("rule {:?} off", m.gate), m.caught, evidence)
             })
+            .chain(report.reader_mutations.iter().map(|m| {
+                let evidence = format!("{} cases come through ({})", m.let_through, m.first_cases.join(", "));
+                fault(GateId::Agent, &m.fault, m.caught, evidence)
+            }))
             .collect(),
     }
 }

@@ -14,6 +14,7 @@ use crate::names::Names;
 use crate::policy::Policy;
 use crate::reading::Reading;
 use crate::registry::Registry;
+use crate::sentence::Amount;
 use crate::source::{CandidateSource, SourceAnswer, SourceError, SourceRequest};
 use crate::store::{Store, StoreError};
 use crate::text::squeezed;
@@ -379,19 +380,22 @@ fn candidates(registry: &Registry, names: &Names<'_>, reading: &Reading) -> Vec<
             ..Candidate::default()
         });
     }
-    let numbers = |with_unit: &std::collections::BTreeSet<i64>, others: &[i64]| -> Vec<i64> {
-        let mut all: Vec<i64> =
-            with_unit.iter().chain(&reading.numbers).copied().chain(others.iter().copied()).collect();
+    let said = reading.command.as_ref().and_then(|c| match c.amount {
+        Amount::Brightness(n) | Amount::Temperature(n) | Amount::Number(n) => Some(n),
+        Amount::None | Amount::Mode(_) | Amount::OtherMode(_) => None,
+    });
+    let numbers = |others: &[i64]| -> Vec<i64> {
+        let mut all: Vec<i64> = reading.numbers.iter().copied().chain(said).chain(others.iter().copied()).collect();
         all.sort_unstable();
         all.dedup();
         all
     };
     let brightness: Vec<u8> =
-        numbers(&reading.percents, &[1, 50]).into_iter().filter_map(|v| u8::try_from(v).ok()).collect();
+        numbers(&[1, 50]).into_iter().filter_map(|v| u8::try_from(v).ok()).collect();
     let temperature: Vec<i16> =
-        numbers(&reading.degrees, &[16, 26]).into_iter().filter_map(|v| i16::try_from(v).ok()).collect();
+        numbers(&[16, 26]).into_iter().filter_map(|v| i16::try_from(v).ok()).collect();
     let mut times = vec![None];
-    if let Some(time) = reading.time_after {
+    if let Some(time) = reading.time_after() {
         times.push(Some(time.to_string()));
     }
     let mut all = Vec::new();

@@ -6,10 +6,13 @@
 //! the same inputs; its figures are its own and never mixed with these.
 
 pub mod case_runs;
+pub mod closed_world;
 pub mod hostile;
 mod mutation;
 pub mod opt_in;
+pub mod redteam;
 pub mod release;
+pub mod sentences;
 pub mod suite;
 
 use std::path::{Path, PathBuf};
@@ -19,17 +22,21 @@ use serde::Serialize;
 
 pub use case_runs::{CaseResult, Metrics, Ratio, SuiteRun};
 pub use hostile::{ExhaustiveResult, SourceRun};
-pub use mutation::MutationResult;
+pub use closed_world::{Insertions, InsertionsError};
+pub use mutation::{MutationResult, ReaderMutation};
 pub use opt_in::OptInRow;
 pub use release::{ReleaseCheck, Verdict};
+pub use redteam::{RedteamRun, RedteamSuite};
+pub use sentences::{SentenceMetrics, SentenceReport, SentencesError};
 pub use suite::{Suite, SuiteError};
 
 use super::gate_engine::GateSet;
 use super::permit::PermitError;
 use super::policy::{Policy, PolicyError};
 use super::registry::{Registry, RegistryError};
-use super::source::CandidateSource;
+use super::source::{CandidateSource, RuleSource};
 use super::store::{Store, StoreError};
+use super::words::Words;
 use case_runs::House;
 
 /// What gate 5 is run on.
@@ -66,6 +73,15 @@ pub enum EvaluationError {
     /// Release bounds.
     #[error("release bounds: {0}")]
     Release(#[from] toml::de::Error),
+    /// Sentence files.
+    #[error(transparent)]
+    Sentences(#[from] SentencesError),
+    /// Insertions.
+    #[error(transparent)]
+    Insertions(#[from] InsertionsError),
+    /// Red-team suite.
+    #[error(transparent)]
+    Redteam(#[from] redteam::RedteamError),
     /// Temporary folder.
     #[error("temporary folder: {0}")]
     Scratch(#[from] std::io::Error),
@@ -90,8 +106,10 @@ pub struct GateInput {
 pub struct SuiteReport {
     /// Inputs with hashes.
     pub inputs: Vec<GateInput>,
-    /// For the embedded suite: hash and count are the pinned ones.
+    /// For the embedded suite: hashes and count are the pinned ones.
     pub pinned: Option<bool>,
+    /// Keys of the case file that carry no expectation and were left out, with how often.
+    pub left_out: Vec<String>,
     /// Distinct categories.
     pub categories: Vec<String>,
     /// Figures.
@@ -138,6 +156,14 @@ pub struct AgentGateReport {
     pub opt_in: Vec<OptInRow>,
     /// Each gate switched off in turn.
     pub mutations: Vec<MutationResult>,
+    /// Plain commands and sentences that are none, dev and held out apart.
+    pub sentences: SentenceReport,
+    /// One unknown word more in each allowed input.
+    pub insertions: Insertions,
+    /// The red-team suite with the rule parser as source.
+    pub redteam: RedteamRun,
+    /// Each fault of the reader planted in turn.
+    pub reader_mutations: Vec<ReaderMutation>,
     /// Names in the temporary folder afterwards; exactly the trace store.
     pub files_written: Vec<String>,
     /// Everything that failed, one line each: which case, what differed.
@@ -168,10 +194,21 @@ pub fn run(inputs: &EvaluationInputs) -> Result<AgentGateReport, EvaluationError
     let store = scratch.path().join(STORE_NAME);
 
     let embedded = |name, hash: &str| GateInput { name, source: "embedded".to_owned(), hash: hash.to_owned() };
-    let own_inputs =
-        vec![embedded("cases", suite.hash()), embedded("devices", registry.hash()), embedded("policy", &policy.hash())];
+    let [fillers, cautions] = Words::hashes();
+    let [plain, said] = sentences::hashes();
+    let redteam_suite = RedteamSuite::embedded()?;
+    let own_inputs = vec![
+        embedded("cases", suite.hash()),
+        embedded("devices", registry.hash()),
+        embedded("policy", &policy.hash()),
+        embedded("fillers", &fillers),
+        embedded("cautions", &cautions),
+        embedded("plain", &plain),
+        embedded("sentences", &said),
+        embedded("redteam", redteam_suite.sha256()),
+    ];
     let mut own = run_suite(&registry, &policy, &suite, &store, &operator, &release, true, own_inputs)?;
-    own.pinned = Some(suite.hash() == release.suite_hash && suite.len() == release.suite_cases);
+    own.pinned = Some(suite.len() == release.suite_cases && own.inputs.iter().all(|i| release.is_pinned(i.name, &i.hash)));
     let further_suite = match &inputs.cases {
         None => None,
         Some(path) => Some(run_further(path, inputs.devices.as_deref(), &policy, &store, &operator, &release)?),
@@ -185,6 +222,10 @@ pub fn run(inputs: &EvaluationInputs) -> Result<AgentGateReport, EvaluationError
     let exhaustive = hostile::exhaustive(&registry, &policy, &suite)?;
     let opt_in = opt_in::run(&registry, &policy, &operator, GateSet::default());
     let mutations = mutation::run_all(&registry, &policy, &suite, &operator)?;
+    let reader_mutations = mutation::run_readers(&registry, &policy, &suite)?;
+    let sentences = sentences::run(&registry, &policy, GateSet::default())?;
+    let insertions = closed_world::run(&registry, &policy, &suite)?;
+    let redteam = redteam::run(&redteam_suite, Box::new(RuleSource), &mut |_, _| {})?;
     let mut files_written = Vec::new();
     for entry in std::fs::read_dir(scratch.path())? {
         files_written.push(entry?.file_name().to_string_lossy().into_owned());
@@ -202,11 +243,15 @@ pub fn run(inputs: &EvaluationInputs) -> Result<AgentGateReport, EvaluationError
         exhaustive,
         opt_in,
         mutations,
+        sentences,
+        insertions,
+        redteam,
+        reader_mutations,
         files_written,
         findings: Vec::new(),
         duration_ms: 0,
     };
-    judge(&mut report);
+    judge(&mut report, &release);
     report.duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     Ok(report)
 }
@@ -256,6 +301,7 @@ fn run_suite(
     Ok(SuiteReport {
         inputs,
         pinned: None,
+        left_out: suite.left_out.clone(),
         release: release.check(&run.metrics, whole),
         failed: run.failed().cloned().collect(),
         executions_tried: run.blocked.len(),
@@ -265,8 +311,12 @@ fn run_suite(
     })
 }
 
+fn pins(inputs: &[GateInput]) -> String {
+    inputs.iter().map(|i| format!("{} {}", i.name, i.hash)).collect::<Vec<_>>().join(", ")
+}
+
 /// Sums up: every check counted, every failure a finding.
-fn judge(report: &mut AgentGateReport) {
+fn judge(report: &mut AgentGateReport, bounds: &release::Release) {
     let mut checks = Checks::default();
     let mut findings = Vec::new();
     let mut unknown = false;
@@ -299,7 +349,7 @@ fn judge(report: &mut AgentGateReport) {
         }
         check(suite.executor_calls == 0, format!("{name}: {} executor calls on blocked cases", suite.executor_calls));
         if let Some(pinned) = suite.pinned {
-            check(pinned, format!("{name}: the case file is not the pinned one (hash {})", suite.inputs[0].hash));
+            check(pinned, format!("{name}: a file is not the pinned one: {}", pins(&suite.inputs)));
         }
     }
     for model in &report.hostile {
@@ -329,6 +379,34 @@ fn judge(report: &mut AgentGateReport) {
     for mutation in &report.mutations {
         check(mutation.caught, format!("gate {} can be switched off and nothing notices", mutation.gate));
     }
+    for mutation in &report.reader_mutations {
+        check(mutation.caught, format!("a reader with {} is not noticed", mutation.fault));
+    }
+    for (name, part) in [("dev", &report.sentences.dev), ("held out", &report.sentences.held_out)] {
+        check(
+            part.wrong_plans == 0 && part.plain_wrong == 0 && part.sentences > 0,
+            format!("sentences, {name}: {} wrong plans: {}", part.wrong_plans + part.plain_wrong, part.findings.join("; ")),
+        );
+        check(
+            part.coverage.value().is_some_and(|v| v >= bounds.min_coverage),
+            format!(
+                "sentences, {name}: {} of {} plain commands planned or confirmed rightly, the bound is {}",
+                part.coverage.hits, part.coverage.of, bounds.min_coverage
+            ),
+        );
+    }
+    let inserted = &report.insertions;
+    check(
+        inserted.allowed == 0 && inserted.insertions > 0,
+        format!("insertions: still allowed with an unknown word: {}", inserted.findings.join("; ")),
+    );
+    check(
+        report.redteam.failures.is_empty() && report.redteam.total > 0,
+        format!(
+            "red team: {}",
+            report.redteam.failures.iter().map(|f| format!("{}: {}", f.id, f.got)).collect::<Vec<_>>().join("; ")
+        ),
+    );
     check(
         report.files_written == [STORE_NAME],
         format!("files written: {}, expected only {STORE_NAME}", report.files_written.join(", ")),
@@ -352,6 +430,26 @@ fn judge(report: &mut AgentGateReport) {
         report.opt_in.len(),
         report.mutations.iter().filter(|r| r.caught).count(),
     );
+    let said = &report.sentences;
+    report.summary.push_str(&format!(
+        ", {} of {} reader faults caught, plain commands {}/{} (held out {}/{}), {} wrong plans in {} sentences, {} insertions",
+        report.reader_mutations.iter().filter(|r| r.caught).count(),
+        report.reader_mutations.len(),
+        said.dev.coverage.hits,
+        said.dev.coverage.of,
+        said.held_out.coverage.hits,
+        said.held_out.coverage.of,
+        said.dev.wrong_plans + said.held_out.wrong_plans,
+        said.dev.sentences + said.held_out.sentences,
+        inserted.insertions,
+    ));
+    if let Some(further) = &report.further_suite {
+        let (f, name) = (&further.metrics, further.inputs.first().map_or("?", |i| i.source.as_str()));
+        report.summary.push_str(&format!(
+            ", further suite {name}: {} of {} cases, {} of {} blocked cases failed closed",
+            f.pass_rate.hits, f.pass_rate.of, f.fail_closed_rate.hits, f.fail_closed_rate.of
+        ));
+    }
     report.checks = checks;
     report.findings = findings;
 }
@@ -375,6 +473,7 @@ mod tests {
         assert_eq!(report.findings, Vec::<String>::new());
         assert_eq!(report.verdict, Verdict::Pass);
         assert_eq!(report.mutations.iter().filter(|m| m.caught).count(), 10);
+        assert!(report.reader_mutations.len() >= 5 && report.reader_mutations.iter().all(|m| m.caught));
         assert_eq!(report.suite.metrics.fail_closed_rate.value(), Some(1.0));
         assert_eq!(report.suite.metrics.false_allow_rate.value(), Some(0.0));
         assert_eq!(report.files_written, ["traces.sqlite"]);

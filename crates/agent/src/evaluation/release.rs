@@ -16,8 +16,11 @@ struct Bound {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Release {
-    pub(crate) suite_hash: String,
+    /// Hashes of the suite's files by name.
+    pins: std::collections::BTreeMap<String, String>,
     pub(crate) suite_cases: usize,
+    /// Least share of plain commands that are planned or confirmed rightly.
+    pub(crate) min_coverage: f64,
     check: Vec<Bound>,
 }
 
@@ -49,6 +52,11 @@ pub struct ReleaseCheck {
 impl Release {
     pub(crate) fn embedded() -> Result<Self, toml::de::Error> {
         toml::from_str(include_str!("../../../../gates/agent/release.toml"))
+    }
+
+    /// Whether a file is the pinned one. Registry and policy are not pinned: they are the house's.
+    pub(crate) fn is_pinned(&self, name: &str, hash: &str) -> bool {
+        matches!(name, "devices" | "policy") || self.pins.get(name).is_some_and(|pin| pin == hash)
     }
 
     /// Checks figures against the bounds. `whole` includes the bounds on the size of the suite,

@@ -13,6 +13,11 @@ use crate::vocabulary::{Action, Decision, DeviceType, Gate, Intent, Mode, Room};
 
 /// Schema of our own form.
 const SCHEMA: &str = "bitnet-harness.agent-cases/1";
+/// Keys of a case in EdgeHome's form.
+const CASE_KEYS: &[&str] = &["id", "input", "category", "tags", "mode", "setup", "expected_input_flags", "expected"];
+/// Keys that people add to a case and that expect nothing.
+const INFORMATIONAL: &[&str] =
+    &["source", "note", "notes", "description", "comment", "title", "lang", "language", "author", "origin", "reference"];
 /// Most cases of a suite.
 const MAX_CASES: usize = 5000;
 
@@ -178,6 +183,8 @@ pub struct Suite {
     pub(crate) isolated: bool,
     pub(crate) hash: String,
     pub(crate) unchecked: usize,
+    /// Keys that carry no expectation, left out, with how often.
+    pub(crate) left_out: Vec<String>,
 }
 
 impl Suite {
@@ -206,7 +213,8 @@ impl Suite {
     /// [`SuiteError`]: unknown fields or words, duplicate ids, nothing expected (our form),
     /// a scripted case without a script.
     pub fn from_yaml(text: &str) -> Result<Self, SuiteError> {
-        let value: serde_yaml_ng::Value = serde_yaml_ng::from_str(text)?;
+        let mut value: serde_yaml_ng::Value = serde_yaml_ng::from_str(text)?;
+        let mut left_out: BTreeMap<&'static str, usize> = BTreeMap::new();
         let isolated = value.is_mapping();
         let cases = if isolated {
             let document: Document = serde_yaml_ng::from_str(text)?;
@@ -218,7 +226,27 @@ impl Suite {
             }
             document.cases
         } else {
-            serde_yaml_ng::from_str(text)?
+            for case in value.as_sequence_mut().into_iter().flatten() {
+                let id = case.get("id").and_then(|v| v.as_str()).unwrap_or("?").to_owned();
+                let Some(case) = case.as_mapping_mut() else { continue };
+                for key in INFORMATIONAL {
+                    if case.remove(*key).is_some() {
+                        *left_out.entry(key).or_default() += 1;
+                    }
+                }
+                let unknown = case.keys().filter_map(|k| k.as_str()).find(|k| !CASE_KEYS.contains(k));
+                if let Some(key) = unknown {
+                    return Err(SuiteError::Case {
+                        id,
+                        reason: format!(
+                            "has the key {key:?}, which this program does not know; if it carries no expectation, remove it or call it one of {}",
+                            INFORMATIONAL.join(", ")
+                        ),
+                    });
+                }
+            }
+            // Read from the text where nothing was left out: errors then know their lines.
+            if left_out.is_empty() { serde_yaml_ng::from_str(text)? } else { serde_yaml_ng::from_value(value)? }
         };
         if cases.is_empty() || cases.len() > MAX_CASES {
             return Err(SuiteError::Count { count: cases.len(), limit: MAX_CASES });
@@ -245,7 +273,11 @@ impl Suite {
             }
         }
         let hash = blake3::hash(text.as_bytes()).to_hex().to_string();
-        Ok(Suite { cases, isolated, hash, unchecked })
+        let left_out = left_out
+            .into_iter()
+            .map(|(key, count)| format!("{key} ({count} cases) carries no expectation and was left out"))
+            .collect();
+        Ok(Suite { cases, isolated, hash, unchecked, left_out })
     }
 
     /// Number of cases.
@@ -282,7 +314,7 @@ mod tests {
         assert_eq!(Suite::from_yaml(ok).unwrap().len(), 1);
         for (text, message) in [
             (format!("{ok}{ok}"), "occurs twice"),
-            (ok.replace("input", "inptu"), "inptu"),
+            (ok.replace("input", "inptu"), "the key \"inptu\""),
             (ok.replace("policy_decision", "policy"), "unknown field `policy`"),
             (ok.replace("deny", "maybe"), "unknown variant `maybe`"),
             ("[]".to_owned(), "0 cases"),
@@ -295,6 +327,10 @@ mod tests {
             assert!(found.contains(message), "{found} should say {message}");
         }
         assert_eq!(Suite::from_yaml("- id: a\n  input: x\n  expected: {}\n").unwrap().unchecked, 1);
+        // What expects nothing is left out and said.
+        let suite = Suite::from_yaml(&format!("{ok}  source: upstream\n  notes: n\n")).unwrap();
+        assert_eq!(suite.left_out.len(), 2);
+        assert!(suite.left_out[1].starts_with("source (1 cases)"), "{:?}", suite.left_out);
     }
 
     #[test]

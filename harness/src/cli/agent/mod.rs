@@ -5,7 +5,6 @@ mod terminal;
 use std::io::{BufReader, stderr, stdin, stdout};
 use std::path::PathBuf;
 
-use bitnet_rs::ContextParams;
 use clap::Args;
 
 use super::CliError;
@@ -15,10 +14,8 @@ use ::agent::policy::PolicyError;
 use ::agent::registry::RegistryError;
 use ::agent::source::{CandidateSource, RuleSource};
 use ::agent::store::StoreError;
-use agent_engine::EngineSource;
 use files::children::Children;
 use models::source::ModelSource;
-use session::TemplateSandbox;
 use terminal::{self as agent_cli, AgentCliError, AgentStatus, Terminal};
 
 /// Options of `agent`.
@@ -27,6 +24,9 @@ pub(crate) struct AgentArgs {
     /// GGUF file of the model that proposes; without it the embedded model.
     #[arg(long, value_name = "GGUF", conflicts_with = "rules_only")]
     model: Option<PathBuf>,
+    /// Cartridge to mount under every sentence.
+    #[arg(long, value_name = "FILE", conflicts_with = "rules_only")]
+    cartridge: Option<PathBuf>,
     /// No model: only the rule parser proposes.
     #[arg(long)]
     rules_only: bool,
@@ -41,9 +41,8 @@ pub(crate) fn run(args: AgentArgs, children: &Children) -> Result<Exit, CliError
     } else {
         let (model, path) = super::load_model(&ModelSource::from_option(args.model))?;
         keep = Some(path);
-        let params = ContextParams { n_ctx: 512, ..Default::default() };
-        let sandbox = TemplateSandbox::Child(children.clone());
-        Box::new(EngineSource::new(&model, &params, &sandbox).map_err(super::generate::session_error)?)
+        let cartridge = args.cartridge.as_deref().map(super::redteam::open_cartridge).transpose()?;
+        super::redteam::proposer(&model, cartridge.as_ref().map(|(cartridge, _)| cartridge), children)?
     };
     let (mut input, mut out, mut err) = (BufReader::new(stdin()), stdout(), stderr());
     let mut terminal = Terminal { stdin: &mut input, stdout: &mut out, stderr: &mut err };

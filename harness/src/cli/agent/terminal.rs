@@ -26,6 +26,8 @@ use agent::source::CandidateSource;
 use agent::store::{Store, StoreError};
 use agent::vocabulary::{Decision, Outcome};
 
+use crate::cli::output;
+
 /// Longest line read in interactive mode, in bytes.
 const MAX_LINE_BYTES: u64 = 64 * 1024;
 
@@ -228,7 +230,14 @@ pub(crate) fn run(
     let flag = if args.opt_in.execute { ExecuteFlag::given() } else { ExecuteFlag::absent() };
     let mut desk = Desk { agent: &mut agent, operator: operator.as_ref(), flag: &flag, format };
     match (&args.command, &args.text) {
-        (None, Some(text)) => desk.input(text, None, terminal),
+        (None, Some(text)) => {
+            if let Some(meant) = mistyped(text) {
+                return Err(AgentCliError::Usage(format!(
+                    "'{text}' is no command of `harness agent`; did you mean `harness agent {meant}`? A sentence has more than one word"
+                )));
+            }
+            desk.input(text, None, terminal)
+        }
         (None, None) => desk.interactive(terminal),
         (Some(AgentCommand::Trace { trace_id, limit }), _) => desk.trace(trace_id.as_deref(), *limit, terminal),
         (Some(AgentCommand::Replay { trace_id }), _) => desk.replay(trace_id, terminal),
@@ -243,6 +252,26 @@ pub(crate) fn run(
             desk.execute(trace_id, confirmation, terminal)
         }
         (Some(AgentCommand::Devices), _) => Ok(AgentStatus::Done),
+    }
+}
+
+/// The subcommand that a single word nearly is (one letter missing, wrong or too much): it is not said to the house.
+fn mistyped(text: &str) -> Option<&'static str> {
+    let word = text.trim();
+    if word.len() < 4 || !word.bytes().all(|b| b.is_ascii_lowercase()) {
+        return None;
+    }
+    ["trace", "replay", "memory", "devices", "execute"].into_iter().find(|name| near(word, name))
+}
+
+/// Equal but for one letter.
+fn near(a: &str, b: &str) -> bool {
+    let (short, long) = if a.len() <= b.len() { (a.as_bytes(), b.as_bytes()) } else { (b.as_bytes(), a.as_bytes()) };
+    let front = short.iter().zip(long).take_while(|(x, y)| x == y).count();
+    match long.len() - short.len() {
+        0 => short.get(front + 1..) == long.get(front + 1..) || short == long,
+        1 => short[front..] == long[front + 1..],
+        _ => false,
     }
 }
 
@@ -277,7 +306,7 @@ fn store_path(asked: Option<&Path>) -> Result<PathBuf, AgentCliError> {
         use std::os::unix::fs::DirBuilderExt as _;
         builder.mode(0o700);
     }
-    builder.create(&folder)?;
+    builder.create(&folder).map_err(|e| io::Error::new(e.kind(), format!("trace store folder {}: {e}", folder.display())))?;
     Ok(folder.join("agent.sqlite"))
 }
 
@@ -399,6 +428,8 @@ impl Desk<'_> {
                     if execution.executed { "executed " } else { "execution" },
                     execution.message
                 )?,
+                // A name that is saved or forgotten is no plan, and there is nothing that could have been executed.
+                None if output.mode == RunMode::MemoryWrite => {}
                 None => writeln!(terminal.stdout, "dry-run    nothing was executed")?,
             },
         }
@@ -629,7 +660,7 @@ fn write_run(out: &mut dyn Write, run: &RunOutput) -> io::Result<()> {
         writeln!(out, "decision   {}{risk}", run.decision)?;
     }
     for reason in &run.reasons {
-        writeln!(out, "reason     {}", reason.escape_debug())?;
+        writeln!(out, "reason     {}", output::for_terminal(reason))?;
     }
     if let Some(evaluation) = &run.evaluation {
         let count = |outcome| evaluation.gates().iter().filter(|g| g.outcome == outcome).count();
@@ -641,7 +672,7 @@ fn write_run(out: &mut dyn Write, run: &RunOutput) -> io::Result<()> {
             count(Outcome::Rejected)
         )?;
         for gate in evaluation.gates().iter().filter(|g| g.outcome == Outcome::Warning) {
-            writeln!(out, "warning    {}: {}", gate.gate, gate.reasons.join("; "))?;
+            writeln!(out, "warning    {}: {}", gate.gate, output::for_terminal(&gate.reasons.join("; ")))?;
         }
     }
     if let (Some(plan), Some(hash)) = (&run.plan, &run.plan_hash) {
@@ -760,6 +791,28 @@ mod tests {
         let (status, out, _) = Session::new().run(&["打开燃气阀"], "");
         assert_eq!(status.unwrap(), AgentStatus::Refused);
         assert!(out.contains("reason     policy: risk blocked is denied"));
+        let (_, out, _) = Session::new().run(&["turn on the attic's \"light\""], "");
+        assert!(!out.contains("\\\""), "{out}");
+    }
+
+    #[test]
+    fn a_mistyped_subcommand_is_not_a_sentence() {
+        let session = Session::new();
+        for (text, meant) in [("trac", "trace"), ("traces", "trace"), ("memori", "memory"), ("device", "devices")] {
+            match session.run(&[text], "").0 {
+                Err(AgentCliError::Usage(message)) => assert!(message.contains(meant), "{message}"),
+                other => panic!("{text}: {other:?}"),
+            }
+        }
+        assert_eq!(session.run(&["hello"], "").0.unwrap(), AgentStatus::Refused);
+    }
+
+    #[test]
+    fn words_that_were_not_understood_are_named() {
+        let (status, out, _) = Session::new().run(&["sweetheart, turn on the kitchen light"], "");
+        assert_eq!(status.unwrap(), AgentStatus::Done);
+        assert_eq!(field(&out, "decision"), "require_confirmation (risk low)");
+        assert!(out.contains("not understood: 'sweetheart'"), "{out}");
     }
 
     #[test]
