@@ -5,7 +5,12 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 
-use crate::error::{Error, Result, shown};
+use crate::shown::shown;
+
+/// A text, shortened, that is not a digest.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("digest `{0}` is not `sha256:` and 64 lower-case hexadecimal digits")]
+pub struct NotADigest(pub(crate) String);
 
 /// A SHA-256 digest; written `sha256:` and 64 lower-case hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,13 +25,9 @@ impl Digest {
     /// Reads `sha256:…`.
     ///
     /// # Errors
-    /// [`Error::Argument`] for anything else; upper-case digits included, so that one digest has one spelling.
-    pub fn parse(text: &str) -> Result<Self> {
-        text.strip_prefix("sha256:").and_then(Self::from_hex).ok_or_else(|| Error::Argument {
-            what: "digest",
-            value: shown(text),
-            problem: "is not `sha256:` and 64 lower-case hexadecimal digits".into(),
-        })
+    /// [`NotADigest`] for anything else; upper-case digits included, so that one digest has one spelling.
+    pub fn parse(text: &str) -> Result<Self, NotADigest> {
+        text.strip_prefix("sha256:").and_then(Self::from_hex).ok_or_else(|| NotADigest(shown(text)))
     }
 
     /// Reads 64 lower-case hexadecimal digits.
@@ -71,9 +72,9 @@ impl fmt::Debug for Digest {
 }
 
 impl std::str::FromStr for Digest {
-    type Err = Error;
+    type Err = NotADigest;
 
-    fn from_str(text: &str) -> Result<Self> {
+    fn from_str(text: &str) -> Result<Self, NotADigest> {
         Self::parse(text)
     }
 }

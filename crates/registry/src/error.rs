@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::digest::Digest;
-use crate::promotion::Refusal;
+use crate::digest::{Digest, NotADigest};
+use crate::refusal::Refusal;
+
+pub(crate) use crate::shown::shown;
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -260,11 +262,12 @@ impl Error {
     }
 }
 
-/// A foreign text fit for an error message: short, on one line, without control characters.
-pub(crate) fn shown(text: &str) -> String {
-    let mut shown: String = text.chars().take(80).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    if text.chars().nth(80).is_some() {
-        shown.push('…');
+impl From<NotADigest> for Error {
+    fn from(NotADigest(value): NotADigest) -> Self {
+        Self::Argument {
+            what: "digest",
+            value,
+            problem: "is not `sha256:` and 64 lower-case hexadecimal digits".into(),
+        }
     }
-    shown
 }

@@ -15,9 +15,10 @@ use crate::layout;
 use crate::manifest::{MAX_MANIFEST, Manifest, Role};
 use crate::name::ChannelName;
 use crate::policy::{KeyRole, Making, Policy, Rules};
-use crate::promotion::{self, Documents, Refusal};
+use crate::promotion::{self, Documents};
 use crate::record::{self, Action, Evidence, MAX_RECORD, PolicyRef, Record, RecordBody};
 use crate::redteam::{self, Receipt};
+use crate::refusal::Refusal;
 use crate::registry::Registry;
 use crate::store::{Created, random};
 

@@ -1,7 +1,5 @@
 //! What a channel's policy demands of a version. Pure: everything that decides is handed in.
 
-use serde::Serialize;
-
 use crate::error::shown;
 use crate::gate_report::{GateReport, Verdict};
 use crate::judge::JudgeReport;
@@ -10,15 +8,7 @@ use crate::manifest::{Kind, Manifest, Role, Version};
 use crate::policy::{KeyRole, Policy, Rules};
 use crate::record::{Evidence, GateEvidence};
 use crate::redteam::{self, MAX_FAILURES, Receipt};
-
-/// One reason why a version is not promoted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Refusal {
-    /// For machines; stable.
-    pub code: &'static str,
-    /// For people: what was found, what is demanded.
-    pub message: String,
-}
+use crate::refusal::Refusal;
 
 /// The documents that a version is judged by. `Err` holds why one could not be read.
 pub(crate) struct Documents {

@@ -61,7 +61,7 @@ impl Target {
     /// [`Error::Argument`].
     pub fn parse(text: &str) -> Result<Self> {
         if text.starts_with("sha256:") {
-            Digest::parse(text).map(Self::Version)
+            Ok(Self::Version(Digest::parse(text)?))
         } else {
             ChannelName::parse(text).map(Self::Channel)
         }

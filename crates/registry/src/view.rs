@@ -10,9 +10,10 @@ use crate::layout;
 use crate::manifest::{Kind, Version};
 use crate::name::ChannelName;
 use crate::policy::Rules;
-use crate::promotion::{self, Refusal};
+use crate::promotion;
 use crate::pull::Target;
 use crate::record::RecordBody;
+use crate::refusal::Refusal;
 use crate::registry::Registry;
 
 /// Manifests that are read at once.
