@@ -7,17 +7,10 @@ use sha2::Digest as _;
 
 use crate::shown::shown;
 
-/// A text that is not a digest.
+/// A text, shortened, that is not a digest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("digest `{value}` {}", Self::PROBLEM)]
-pub struct ParseDigestError {
-    /// The text, shortened.
-    pub value: String,
-}
-
-impl ParseDigestError {
-    pub(crate) const PROBLEM: &'static str = "is not `sha256:` and 64 lower-case hexadecimal digits";
-}
+#[error("digest `{0}` is not `sha256:` and 64 lower-case hexadecimal digits")]
+pub struct NotADigest(pub(crate) String);
 
 /// A SHA-256 digest; written `sha256:` and 64 lower-case hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,10 +25,9 @@ impl Digest {
     /// Reads `sha256:…`.
     ///
     /// # Errors
-    /// [`ParseDigestError`] for anything else; upper-case digits included, so that one digest has one spelling.
-    pub fn parse(text: &str) -> Result<Self, ParseDigestError> {
-        let digest = text.strip_prefix("sha256:").and_then(Self::from_hex);
-        digest.ok_or_else(|| ParseDigestError { value: shown(text) })
+    /// [`NotADigest`] for anything else; upper-case digits included, so that one digest has one spelling.
+    pub fn parse(text: &str) -> Result<Self, NotADigest> {
+        text.strip_prefix("sha256:").and_then(Self::from_hex).ok_or_else(|| NotADigest(shown(text)))
     }
 
     /// Reads 64 lower-case hexadecimal digits.
@@ -80,9 +72,9 @@ impl fmt::Debug for Digest {
 }
 
 impl std::str::FromStr for Digest {
-    type Err = ParseDigestError;
+    type Err = NotADigest;
 
-    fn from_str(text: &str) -> Result<Self, ParseDigestError> {
+    fn from_str(text: &str) -> Result<Self, NotADigest> {
         Self::parse(text)
     }
 }

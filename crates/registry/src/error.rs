@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use serde::Serialize;
+use crate::digest::{Digest, NotADigest};
+use crate::refusal::Refusal;
 
-use crate::digest::{Digest, ParseDigestError};
 pub(crate) use crate::shown::shown;
 
 /// A result of this crate.
@@ -22,15 +22,6 @@ pub enum Class {
     Failed,
     /// The caller cancelled. Exit code 130.
     Interrupted,
-}
-
-/// One reason why a version is not promoted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Refusal {
-    /// For machines; stable.
-    pub code: &'static str,
-    /// For people: what was found, what is demanded.
-    pub message: String,
 }
 
 /// Why an operation of the registry did not happen.
@@ -271,8 +262,12 @@ impl Error {
     }
 }
 
-impl From<ParseDigestError> for Error {
-    fn from(e: ParseDigestError) -> Self {
-        Self::Argument { what: "digest", value: e.value, problem: ParseDigestError::PROBLEM.into() }
+impl From<NotADigest> for Error {
+    fn from(NotADigest(value): NotADigest) -> Self {
+        Self::Argument {
+            what: "digest",
+            value,
+            problem: "is not `sha256:` and 64 lower-case hexadecimal digits".into(),
+        }
     }
 }

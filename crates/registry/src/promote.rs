@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use crate::channel::Channel;
 use crate::digest::Digest;
-use crate::error::Refusal;
 use crate::error::{Error, Result};
 use crate::gate_report::{self, GateReport};
 use crate::judge::{self, JudgeReport};
@@ -19,6 +18,7 @@ use crate::policy::{KeyRole, Making, Policy, Rules};
 use crate::promotion::{self, Documents};
 use crate::record::{self, Action, Evidence, MAX_RECORD, PolicyRef, Record, RecordBody};
 use crate::redteam::{self, Receipt};
+use crate::refusal::Refusal;
 use crate::registry::Registry;
 use crate::store::{Created, random};
 

@@ -1,6 +1,6 @@
 //! What a channel's policy demands of a version. Pure: everything that decides is handed in.
 
-use crate::error::{Refusal, shown};
+use crate::error::shown;
 use crate::gate_report::{GateReport, Verdict};
 use crate::judge::JudgeReport;
 use crate::lock::ModelLock;
@@ -8,6 +8,7 @@ use crate::manifest::{Kind, Manifest, Role, Version};
 use crate::policy::{KeyRole, Policy, Rules};
 use crate::record::{Evidence, GateEvidence};
 use crate::redteam::{self, MAX_FAILURES, Receipt};
+use crate::refusal::Refusal;
 
 /// The documents that a version is judged by. `Err` holds why one could not be read.
 pub(crate) struct Documents {

@@ -5,7 +5,6 @@ use object_store::path::Path;
 use serde::Serialize;
 
 use crate::digest::Digest;
-use crate::error::Refusal;
 use crate::error::{Error, Result};
 use crate::layout;
 use crate::manifest::{Kind, Version};
@@ -14,6 +13,7 @@ use crate::policy::Rules;
 use crate::promotion;
 use crate::pull::Target;
 use crate::record::RecordBody;
+use crate::refusal::Refusal;
 use crate::registry::Registry;
 
 /// Manifests that are read at once.

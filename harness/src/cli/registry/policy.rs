@@ -144,7 +144,7 @@ pub(super) fn model_of(source: &ModelSource) -> Result<(ModelLock, Digest), CliE
         file.file().weights_hash(&mut tell).and_then(|weights| Ok((weights, file.file().file_hash(&mut tell)?)));
     bar.finish_and_clear();
     let (weights, content) = hashes.map_err(refused)?;
-    let digest = |hash: String| Digest::parse(&hash).map_err(failed);
+    let digest = |hash: String| Digest::parse(&hash).map_err(|e| failed(e.into()));
     let lock = cartridge::ModelLock::of(file.info(), weights, "");
     let lock = ModelLock {
         model_id: lock.model_id,
