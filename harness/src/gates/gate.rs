@@ -96,6 +96,14 @@ pub enum GateError {
     /// The user interrupted a process of the gate; nothing is known about the model.
     #[error("interrupted")]
     Interrupted,
+    /// The model has no room for what the gate does, or its template does not take it; nothing is known.
+    #[error("{message}")]
+    Unmeasurable {
+        /// Stable name of the kind.
+        code: &'static str,
+        /// Why.
+        message: String,
+    },
     /// Something that the gate's own arithmetic refused.
     #[error("{0}")]
     Other(String),
