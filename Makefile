@@ -33,6 +33,10 @@ deny: ## Licences, advisories, duplicate versions (needs cargo-deny; deny.toml)
 
 nightly: test bindings docs consumers msrv sanitize valgrind ## Everything in `test`, and what takes longer
 	$(MAKE) fuzz FUZZ_SECONDS=60
+	$(MAKE) sweep
+
+sweep: setup ## All gates with their planted faults on SWEEP_MODELS random models (300), then on small presets
+	SWEEP_MODELS=$${SWEEP_MODELS:-300} $(CARGO) test --locked -p harness --test sweep -- --include-ignored --nocapture
 
 bench: setup ## Speed of the embedded model; `harness bench --help` for other models, cartridges and grammars
 	$(CARGO) run --release --locked -p harness -- bench $(BENCH)
@@ -73,4 +77,4 @@ clients: setup ## The registry with others' software (PyPI): S3 servers, and the
 msrv: setup ## Check the Rust version that Cargo.toml claims, as well as can be had here
 	scripts/msrv.sh
 
-.PHONY: help setup gates test check times deny nightly bench reference tokenizer-parity hostile fuzz sanitize valgrind bindings docs consumers clients msrv
+.PHONY: help setup gates test check times deny nightly sweep bench reference tokenizer-parity hostile fuzz sanitize valgrind bindings docs consumers clients msrv

@@ -164,6 +164,9 @@ pub enum Error {
     /// A state blob was refused; the destination is as it was.
     #[error(transparent)]
     StateBlob(#[from] kv::BlobError),
+    /// A state holds a value that is not finite; the destination is as it was.
+    #[error(transparent)]
+    NonFiniteState(#[from] kv::NonFinite),
     /// The engine refused a blob that had passed the checks; the destination sequence is empty now.
     #[error("the engine did not restore sequence {seq} ({reason}); the sequence is empty now")]
     RestoreFailed {

@@ -11,7 +11,7 @@ use bitnet_sys as sys;
 
 use crate::ids::TokenId;
 use crate::{Error, backend, engine_log, status};
-use gguf::{GgmlType, Limits, ModelFile, ModelInfo};
+use gguf::{GgmlType, GgufWarning, Limits, ModelFile, ModelInfo, TokenizerModel};
 use kv::LayerGeometry;
 
 /// How to load a model.
@@ -36,7 +36,23 @@ struct Inner {
     widest_rows: usize,
     path: PathBuf,
     n_vocab: u32,
+    /// Where the file names no end of a text, the control tokens that are one by their text. The engine takes its
+    /// default for it, token 11, whatever that is.
+    ends: Option<Vec<TokenId>>,
 }
+
+/// Texts of control tokens that end a text or a turn in published vocabularies.
+const ENDS: [&str; 9] = [
+    "<|end_of_text|>",
+    "<|endoftext|>",
+    "</s>",
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<|eom_id|>",
+    "<eos>",
+];
 
 // SAFETY: after llama_load_model_from_file returned, the engine reads the model through const pointers only
 // (weights, vocabulary tables, hyperparameters); its own tools share one model between contexts on several
@@ -66,6 +82,15 @@ impl Model {
         let path = path.as_ref();
         let limits = if params.strict { Limits::strict() } else { Limits::default() };
         let file = ModelFile::open(path, &limits)?;
+        let tokenizer = file.info().tokenizer();
+        // The engine looks such a byte up and throws; most often the vocabulary is of another kind than the file says.
+        if let Some(missing) = file.info().warnings().iter().find(|w| matches!(w, GgufWarning::BytesNotCovered { .. }))
+            && tokenizer.model == TokenizerModel::Spm
+        {
+            let reason =
+                format!("tokenizer.ggml.model is 'llama' (SentencePiece), and {missing}: text cannot be tokenized");
+            return Err(Error::ModelLoad { path: path.into(), reason });
+        }
         let widest_rows = widest_i2s_rows(&file);
         let through_fd = CString::new(format!("/proc/self/fd/{}", file.file().file().as_raw_fd()))
             .map_err(|e| Error::Path { path: path.into(), reason: e.to_string() })?;
@@ -98,8 +123,29 @@ impl Model {
         // SAFETY: a valid model.
         let n_vocab = unsafe { sys::llama_n_vocab(ptr.as_ptr()) };
         let n_vocab = u32::try_from(n_vocab).unwrap_or(0);
-        let model = Self(Arc::new(Inner { ptr, file, widest_rows, path: path.into(), n_vocab }));
-        Ok(model)
+        let model = Self(Arc::new(Inner { ptr, file, widest_rows, path: path.into(), n_vocab, ends: None }));
+        model.with_ends()
+    }
+
+    fn with_ends(mut self) -> Result<Self, Error> {
+        let bpe = self.info().tokenizer().model == TokenizerModel::Bpe;
+        if !bpe || self.file().gguf().u32("tokenizer.ggml.eos_token_id")?.is_some() {
+            return Ok(self);
+        }
+        let mut ends = Vec::new();
+        for text in ENDS {
+            for id in 0..self.n_vocab() {
+                let id = self.token(id as i32)?;
+                if self.is_control(id) && self.token_bytes(id, true)? == text.as_bytes() {
+                    ends.push(id);
+                }
+            }
+        }
+        // Nobody else holds it yet.
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            inner.ends = Some(ends);
+        }
+        Ok(self)
     }
 
     /// What the file's header says: architecture, shapes, RoPE, tokenizer.
@@ -136,8 +182,12 @@ impl Model {
         self.token(unsafe { sys::llama_token_bos(self.as_ptr()) }).ok()
     }
 
-    /// The end-of-sequence token (`llama_token_eos`).
+    /// The end-of-sequence token (`llama_token_eos`). Where the file names none, the control token that is one by its
+    /// text, if there is such a token.
     pub fn eos(&self) -> Option<TokenId> {
+        if let Some(ends) = &self.0.ends {
+            return ends.first().copied();
+        }
         // SAFETY: a valid model.
         self.token(unsafe { sys::llama_token_eos(self.as_ptr()) }).ok()
     }
@@ -151,6 +201,9 @@ impl Model {
     /// Does generation end with this token (`llama_token_is_eog`)? True for every end marker the
     /// vocabulary has, not only for `eos`.
     pub fn is_end_of_generation(&self, token: TokenId) -> bool {
+        if let Some(ends) = &self.0.ends {
+            return ends.contains(&token);
+        }
         // SAFETY: a valid model; the id is range-checked by the type and again here for other models' tokens.
         token.index() < self.n_vocab() as usize && unsafe { sys::llama_token_is_eog(self.as_ptr(), token.get()) }
     }

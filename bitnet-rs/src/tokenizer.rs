@@ -19,11 +19,12 @@ const TOKENIZE_STACK: usize = 64 << 20;
 pub enum Special {
     /// The text is content: `<|eot_id|>` in it is plain characters, and nothing is added.
     Content,
-    /// As `Content`, with the vocabulary's `bos`/`eos` added as the model asks.
+    /// As `Content`, with the vocabulary's `bos` put first where the model asks for it. An `eos` that the file asks for
+    /// behind a text (`add_eos_token`) is not: it would end every prompt before its answer.
     ContentWithBos,
     /// The text is markup that we wrote ourselves (a rendered chat template): markers become their tokens.
     Markup,
-    /// As `Markup`, with `bos`/`eos` added as the model asks.
+    /// As `Markup`, with `bos` as in `ContentWithBos`.
     MarkupWithBos,
 }
 
@@ -66,6 +67,10 @@ impl Model {
             match usize::try_from(n) {
                 Ok(n) => {
                     ids.truncate(n);
+                    // What the engine appends on the file's word, see [`Special::ContentWithBos`].
+                    if add && self.info().tokenizer().add_eos == Some(true) && n > 0 {
+                        ids.pop();
+                    }
                     return ids.into_iter().map(|id| self.token(id)).collect();
                 }
                 Err(_) => {

@@ -3,6 +3,7 @@
 mod models;
 
 use bitnet_rs::{Batch, Context, ContextParams, Error, Model, Pos, SeqId, TokenId};
+use kv::StateBlob;
 
 fn tokens(model: &Model, n: usize, salt: u32) -> Vec<TokenId> {
     (0..n as u32).map(|i| model.token(((i * 7919 + salt * 104_729) % 250 + 1) as i32).unwrap()).collect()
@@ -59,4 +60,36 @@ fn a_refused_blob_leaves_the_sequence_as_it_was() {
     let mut control = Context::new(&model, &params).unwrap();
     prefill(&mut control, &prefix, SeqId::ZERO);
     assert_eq!(go_on(&mut context, &rest, SeqId::ZERO), go_on(&mut control, &rest, SeqId::ZERO));
+}
+
+/// A NaN would not stay in its sequence: cells are reused, and attention reads them for everybody.
+#[test]
+fn a_state_that_is_not_finite_is_refused_and_poisons_nothing() {
+    let model = models::tiny();
+    for flash_attn in [false, true] {
+        let params = ContextParams { n_ctx: 64, n_seq_max: 2, n_threads: 1, flash_attn, ..Default::default() };
+        let mut context = Context::new(&model, &params).unwrap();
+        let (one, two) = (SeqId::ZERO, SeqId::new(1).unwrap());
+        prefill(&mut context, &tokens(&model, 20, 1), one);
+        let state = context.save(one).unwrap();
+        let blob = state.blob();
+        for tensor in [kv::KvTensor::Keys, kv::KvTensor::Values] {
+            let mut bytes = state.as_bytes().to_vec();
+            let at = blob.layout().payload(0, tensor).start;
+            bytes[at..at + 2].copy_from_slice(&0x7e00_u16.to_le_bytes());
+            let bad = StateBlob::parse(&bytes, context.geometry()).unwrap();
+            let refused = context.restore(two, &bad);
+            assert!(matches!(refused, Err(Error::NonFiniteState(_))), "{refused:?}");
+            assert!(context.positions(two).unwrap().is_empty());
+        }
+        let found = go_on(&mut context, &tokens(&model, 2, 3), one);
+        assert!(found.iter().all(|x| x.is_finite()));
+        // The named call does not look.
+        let mut bytes = state.as_bytes().to_vec();
+        let at = blob.layout().payload(0, kv::KvTensor::Keys).start;
+        bytes[at..at + 2].copy_from_slice(&0x7e00_u16.to_le_bytes());
+        let bad = StateBlob::parse(&bytes, state.geometry()).unwrap();
+        context.restore_with_unchecked_values(two, &bad).unwrap();
+        assert_eq!(context.next_pos(two).unwrap().get(), 20);
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::transcribe::{Rounding, Scratch, Source, Transcriber};
 use super::write::{Plan, write};
-use super::{Cartridge, CartridgeError, ConversionError, Layout, Overwrite};
+use super::{Cartridge, CartridgeError, ConversionError, Layout, Level, Overwrite};
 use kv::transpose::Order;
 use kv::{KvTensor, KvType, StateGeometry, ValueLayout};
 use std::path::Path;
@@ -32,9 +32,11 @@ pub enum ConvertTo {
 
 /// Writes `source` in another layout or other types to `path`.
 ///
-/// Streams layer by layer; metadata are carried over. The RoPE type stays as it is.
+/// Streams layer by layer; metadata are carried over. The RoPE type stays as it is. The result gets hashes of its own,
+/// so the source's are checked first: what was altered is not sealed anew.
 ///
 /// # Errors
+/// [`CartridgeError::HashMismatch`],
 /// [`CartridgeError::Conversion`] where a value would change and `rounding` does not allow it,
 /// [`CartridgeError::Geometry`] for settings no context has, and the errors of writing.
 pub fn convert(
@@ -44,6 +46,7 @@ pub fn convert(
     rounding: Rounding,
     overwrite: Overwrite,
 ) -> Result<(), CartridgeError> {
+    source.validate(Level::Hash)?;
     let fields = source.fields();
     let (layout, type_k, type_v, value_layout) = match to {
         ConvertTo::HeadMajor { type_k, type_v } => (Layout::HeadMajor, *type_k, *type_v, ValueLayout::Rows),

@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 /// How much of a cartridge [`Cartridge::validate`] looks at.
@@ -59,6 +60,8 @@ pub struct Cartridge {
     values: Vec<Range<usize>>,
     /// The state blob, where the file holds it in one piece.
     blob: Option<Range<usize>>,
+    /// [`Level::Full`] has passed.
+    checked: AtomicBool,
 }
 
 impl Cartridge {
@@ -115,7 +118,17 @@ impl Cartridge {
             }
         };
         let (keys, values) = tensors.layers.into_iter().map(|(k, v)| (k.range, v.range)).unzip();
-        Ok(Cartridge { metadata: container.metadata, fields, layers, tokens, keys, values, blob, bytes })
+        Ok(Cartridge {
+            metadata: container.metadata,
+            fields,
+            layers,
+            tokens,
+            keys,
+            values,
+            blob,
+            bytes,
+            checked: AtomicBool::new(false),
+        })
     }
 
     /// The metadata as stored, in the order of the file.
@@ -236,7 +249,15 @@ impl Cartridge {
         for (_, finite) in looked {
             finite?;
         }
+        if level == Level::Full {
+            self.checked.store(true, Ordering::Release);
+        }
         Ok(())
+    }
+
+    /// Has [`Cartridge::validate`] found every value finite?
+    pub fn values_are_checked(&self) -> bool {
+        self.checked.load(Ordering::Acquire)
     }
 
     fn check_finite(&self, layer: usize, tensor: KvTensor) -> Result<(), NonFinite> {

@@ -2,7 +2,7 @@
 
 use super::error::blob_error;
 use super::transcribe::{Rounding, Scratch, Source, Transcriber, pair_map};
-use super::{Cartridge, CartridgeError, ConversionError, KvSource, Layout, RopeType};
+use super::{Cartridge, CartridgeError, ConversionError, KvSource, Layout, Level, RopeType};
 use kv::transpose::Order;
 use kv::{BlobError, BlobLayout, BlobWriter, KvTensor, LayerGeometry, SequenceState, StateBlob, StateGeometry};
 
@@ -46,9 +46,13 @@ impl Cartridge {
 
     /// The state blob of a native file in its own geometry, for `export-blob`.
     ///
+    /// A blob has no hashes: what is altered must not leave the file that could show it.
+    ///
     /// # Errors
-    /// [`CartridgeError::NotACartridge`] for a head-major file, whose blob depends on a context.
+    /// [`CartridgeError::NotACartridge`] for a head-major file, whose blob depends on a context, and those of
+    /// [`Cartridge::validate`].
     pub fn to_blob(&self) -> Result<CartridgeState<'_>, CartridgeError> {
+        self.validate(Level::Full)?;
         let geometry = self.native_geometry()?.ok_or_else(|| {
             CartridgeError::NotACartridge(
                 "a head-major file holds no state blob; convert it to native for a context's settings first".to_owned(),

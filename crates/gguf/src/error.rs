@@ -515,7 +515,7 @@ impl fmt::Display for GgufWarning {
         match self {
             Self::PreTokenizerMissing => f.write_str(
                 "tokenizer.ggml.pre is missing: the engine splits text by a default rule and \
-                 token ids may differ from the reference tokenizer; set it (Llama 3 vocabularies: \
+                 token ids may differ from the reference tokenizer; set it with `harness model quantize --pre` (Llama 3 vocabularies: \
                  llama-bpe)",
             ),
             Self::SpecialTokenIgnored { key, id } => {

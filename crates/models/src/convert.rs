@@ -157,6 +157,9 @@ pub struct Converted {
     pub tensors: usize,
     /// What to know about it.
     pub warnings: Vec<String>,
+    /// The chat template that was carried over.
+    #[serde(skip)]
+    pub chat_template: Option<String>,
 }
 
 /// What config.json says.
@@ -347,17 +350,73 @@ struct Rope {
 }
 
 fn rope(config: &Json, head_dim: u64) -> Result<Rope, ConvertError> {
+    fn refuse<T>(field: &'static str, value: &Json, need: &str) -> Result<T, ConvertError> {
+        Err(ConvertError::Config { field, value: shown(Some(value)), need: need.into() })
+    }
     // transformers 5 writes one object, older versions two fields.
-    let new = config.get("rope_parameters").filter(|v| !v.is_null());
-    let scaling = new.or_else(|| config.get("rope_scaling").filter(|v| !v.is_null()));
-    let base = new.and_then(|r| r.get("rope_theta")).or_else(|| config.get("rope_theta"));
-    let base = match base {
+    let given = |field: &'static str| -> Result<Option<&Json>, ConvertError> {
+        match config.get(field).filter(|v| !v.is_null()) {
+            None => Ok(None),
+            Some(value) if value.is_object() => Ok(Some(value)),
+            Some(value) => refuse(field, value, "an object is needed"),
+        }
+    };
+    let (new, old) = (given("rope_parameters")?, given("rope_scaling")?);
+    if let (Some(new), Some(old)) = (new, old)
+        && new != old
+    {
+        return refuse("rope_scaling", old, "it says something else than rope_parameters");
+    }
+    let field = if new.is_some() { "rope_parameters" } else { "rope_scaling" };
+    let scaling = new.or(old);
+    if let Some(scaling) = scaling {
+        // By layer type, or something newer: what is not understood is not left out.
+        const KNOWN: [&str; 9] = [
+            "rope_theta",
+            "rope_type",
+            "type",
+            "factor",
+            "low_freq_factor",
+            "high_freq_factor",
+            "original_max_position_embeddings",
+            "partial_rotary_factor",
+            "attention_factor",
+        ];
+        for (key, value) in scaling.as_object().into_iter().flatten() {
+            let whole = ["partial_rotary_factor", "attention_factor"].contains(&key.as_str());
+            if !KNOWN.contains(&key.as_str())
+                || value.is_object()
+                || (whole && value.as_f64() != Some(1.0) && !value.is_null())
+            {
+                return refuse(field, scaling, &format!("'{}' in it cannot be expressed", key.escape_debug()));
+            }
+        }
+    }
+    if let Some(part) = config.get("partial_rotary_factor").filter(|v| !v.is_null() && v.as_f64() != Some(1.0)) {
+        return refuse("partial_rotary_factor", part, "every dimension of a head must turn");
+    }
+    let within = scaling.and_then(|r| r.get("rope_theta")).filter(|v| !v.is_null());
+    let beside = config.get("rope_theta").filter(|v| !v.is_null());
+    if let (Some(within), Some(beside)) = (within, beside)
+        && within.as_f64() != beside.as_f64()
+    {
+        return refuse("rope_theta", beside, &format!("{field} says {}", shown(Some(within))));
+    }
+    let base = match within.or(beside) {
         // What LlamaConfig means when it says nothing.
         None => 10_000.0,
-        Some(_) => positive(base, "rope_theta")?,
+        base => positive(base, "rope_theta")?,
     };
     let Some(scaling) = scaling else { return Ok(Rope { base, factors: None, linear: None }) };
-    let kind = scaling.get("rope_type").or_else(|| scaling.get("type")).and_then(Json::as_str).unwrap_or("default");
+    let named = |key: &str| scaling.get(key).filter(|v| !v.is_null());
+    let kind = match (named("rope_type"), named("type")) {
+        (Some(a), Some(b)) if a != b => return refuse(field, scaling, "rope_type and type differ"),
+        (None, None) => "default",
+        (kind, other) => match kind.or(other).and_then(Json::as_str) {
+            Some(kind) => kind,
+            None => return refuse(field, scaling, "rope_type is a word"),
+        },
+    };
     match kind {
         "default" => Ok(Rope { base, factors: None, linear: None }),
         "linear" => {
@@ -460,6 +519,7 @@ pub fn convert(
         warnings.push("the checkpoint has no chat template".into());
     }
     let pre = tokenizer.vocabulary.pre.clone();
+    let chat_template = tokenizer.vocabulary.chat_template.clone();
     let name = match &options.name {
         Some(name) => name.clone(),
         None => folder_name(folder),
@@ -500,6 +560,7 @@ pub fn convert(
         bytes: total,
         tensors: planned.len(),
         warnings,
+        chat_template,
     })
 }
 
@@ -664,6 +725,12 @@ fn plan<'c>(
             source: Source::Computed(factors.clone()),
         });
     }
+    // A tied output that was stored all the same must be the embedding.
+    if config.tied
+        && let Some(head) = checkpoint.get("lm_head.weight")
+    {
+        same_tensor(checkpoint, checkpoint.need("model.embed_tokens.weight")?, head)?;
+    }
     // Copies of what is computed otherwise.
     let spare = |name: &str| name.ends_with("rotary_emb.inv_freq") || (config.tied && name == "lm_head.weight");
     let unexpected = |name: &str| !used.contains(name) && !spare(name);
@@ -676,6 +743,28 @@ fn plan<'c>(
             more: left.len() - 1,
         }),
     }
+}
+
+/// Refuses an output beside a tied embedding that is another one: the GGUF would have the embedding in its place.
+fn same_tensor(checkpoint: &HfTensors, embedding: &HfTensor, head: &HfTensor) -> Result<(), ConvertError> {
+    let other = "tie_word_embeddings is true, so the embedding's values are needed";
+    if embedding.shape != head.shape || head.dtype == Dtype::U8 || embedding.dtype == Dtype::U8 {
+        return Err(wrong_shape(head, other.into()));
+    }
+    let elements: u64 = head.shape.iter().product();
+    let mut first = 0;
+    while first < elements {
+        let n = PIECE.min(elements - first);
+        if checkpoint.floats(embedding, first, n as usize)? != checkpoint.floats(head, first, n as usize)? {
+            return Err(ConvertError::Shape {
+                tensor: head.name.clone(),
+                found: "an output of its own".into(),
+                expected: format!("{other}, or tie_word_embeddings false,"),
+            });
+        }
+        first += n;
+    }
+    Ok(())
 }
 
 fn wrong_shape(tensor: &HfTensor, expected: String) -> ConvertError {

@@ -10,7 +10,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use serde::Deserialize;
-use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value as Json;
 use serde_json::value::RawValue;
 
@@ -114,8 +114,19 @@ const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p
 const QWEN_2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
+/// A field that is not in this list is refused by name: nothing says that it changes no id.
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct File {
+    #[serde(default, rename = "version")]
+    _version: IgnoredAny,
+    #[serde(default)]
+    truncation: Option<Box<RawValue>>,
+    #[serde(default)]
+    padding: Option<Box<RawValue>>,
+    // Turns ids into text; ids are what is carried over.
+    #[serde(default, rename = "decoder")]
+    _decoder: IgnoredAny,
     #[serde(default)]
     added_tokens: Bounded<AddedToken>,
     // Kept as text until their length is known: what a tree of values takes is no matter of the file's size.
@@ -211,11 +222,21 @@ fn step(field: &'static str, text: Option<&RawValue>) -> Result<Option<Json>, Hf
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct AddedToken {
     id: u32,
     content: String,
     #[serde(default)]
     special: bool,
+    #[serde(default)]
+    lstrip: bool,
+    #[serde(default)]
+    rstrip: bool,
+    #[serde(default)]
+    single_word: bool,
+    // Whether it is looked for behind the normalizer, of which only NFC is let through, with a warning of its own.
+    #[serde(default, rename = "normalized")]
+    _normalized: IgnoredAny,
 }
 
 #[derive(Deserialize)]
@@ -289,6 +310,12 @@ pub fn read(
     }
     let recognised = pre_tokenizer(step("pre_tokenizer", file.pre_tokenizer.as_deref())?.as_ref());
     let processor = step("post_processor", file.post_processor.as_deref())?;
+    for (field, value) in [("truncation", &file.truncation), ("padding", &file.padding)] {
+        if value.as_ref().is_some_and(|v| v.get() != "null") {
+            warnings.push(format!("{field}: it is not carried over: the engine neither cuts nor fills token ids"));
+        }
+    }
+    added_flags(&file.added_tokens.0, &mut warnings);
     let pre = match (pre, recognised) {
         (Some(stated), found) => {
             if found.as_ref().ok() != Some(&stated) {
@@ -317,22 +344,29 @@ pub fn read(
             return Err(HfTokenizerError::SharedText { token: shown(text), first, second });
         }
     }
-    let special = special(&ids, beside)?;
-    let first = first_added(processor.as_ref());
+    let special = special(&ids, &tokens, beside, &mut warnings)?;
+    config_flags(beside)?;
+    let first = first_added(processor.as_ref())?;
     let configured = beside.tokenizer_config.as_ref().and_then(|c| c.get("add_bos_token")).and_then(Json::as_bool);
     let add_bos = match (first, special.bos) {
         (Some(text), Some(bos)) if ids.get(text.as_str()) == Some(&bos) => Some(true),
         (Some(text), _) => {
             return Err(HfTokenizerError::Field {
                 field: "post_processor",
-                value: format!("a template that puts '{text}' first"),
+                value: format!("a template that puts '{}' first", shown(&text)),
                 need: "the engine can only put the bos token first; name it as bos_token in tokenizer_config.json"
                     .into(),
             });
         }
-        // Where nothing is said, the engine's default for the pre-tokenizer decides (true for llama-bpe, as the models
-        // of that vocabulary were trained).
-        (None, _) => configured,
+        // What the post-processor does not add is not added: the engine's default for llama-bpe would.
+        (None, _) if configured == Some(true) && special.bos.is_some() => {
+            warnings.push(
+                "tokenizer_config.json: add_bos_token is true and the post-processor of tokenizer.json adds none: bos is put first"
+                    .into(),
+            );
+            Some(true)
+        }
+        (None, _) => Some(false),
     };
     let chat_template = chat_template(beside);
     Ok(HfTokenizer {
@@ -541,7 +575,12 @@ struct Specials {
 }
 
 /// `eos` ends a text, `eot` a turn. Files name one, the other or both as "eos".
-fn special(ids: &HashMap<&str, u32>, beside: &Neighbours) -> Result<Specials, HfTokenizerError> {
+fn special(
+    ids: &HashMap<&str, u32>,
+    tokens: &[String],
+    beside: &Neighbours,
+    warnings: &mut Vec<String>,
+) -> Result<Specials, HfTokenizerError> {
     let by_text = |field: &'static str, key: &str| -> Result<Option<u32>, HfTokenizerError> {
         let Some(value) = beside.tokenizer_config.as_ref().and_then(|c| c.get(key)) else { return Ok(None) };
         let text = value.as_str().or_else(|| value.get("content").and_then(Json::as_str));
@@ -582,22 +621,102 @@ fn special(ids: &HashMap<&str, u32>, beside: &Neighbours) -> Result<Specials, Hf
     // The end of a text is the first end that is not the end of a turn.
     let eos = candidates.iter().copied().find(|&id| Some(id) != turn).or(candidates.first().copied());
     let eot = turn.or_else(|| candidates.iter().copied().find(|&id| Some(id) != eos));
+    // A GGUF names two ends; of others the engine knows these by their text (`special_eog_ids` in llama-vocab.cpp).
+    let known = ["<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>", "< EOT >"];
+    let mut lost: Vec<u32> = candidates
+        .into_iter()
+        .filter(|id| ![eos, eot].contains(&Some(*id)))
+        .filter(|id| tokens.get(*id as usize).is_none_or(|text| !known.contains(&text.as_str())))
+        .collect();
+    lost.sort_unstable();
+    lost.dedup();
+    if !lost.is_empty() {
+        let named: Vec<String> = lost
+            .iter()
+            .map(|id| format!("{id} ('{}')", shown(tokens.get(*id as usize).map_or("", String::as_str))))
+            .collect();
+        warnings.push(format!(
+            "eos_token_id: {} also ends generation there, and a GGUF names no more than two ends: generation goes on behind it",
+            named.join(", ")
+        ));
+    }
     Ok(Specials { bos, eos, eot })
 }
 
-/// The text of the token that the post-processor puts before a single sequence.
-fn first_added(processor: Option<&Json>) -> Option<String> {
-    let processor = processor?;
-    match processor.get("type").and_then(Json::as_str)? {
-        // One level is what the library writes.
-        "Sequence" => processor.get("processors")?.as_array()?.iter().find_map(template_first),
-        _ => template_first(processor),
+/// What an added token asks for and the engine does not do.
+fn added_flags(added: &[AddedToken], warnings: &mut Vec<String>) {
+    type Flag = fn(&AddedToken) -> bool;
+    let flags: [(&str, Flag, &str); 3] = [
+        ("lstrip", |t| t.lstrip, "takes white space before it"),
+        ("rstrip", |t| t.rstrip, "takes white space behind it"),
+        ("single_word", |t| t.single_word, "is found as a word of its own only"),
+    ];
+    for (name, holds, what) in flags {
+        let mut asking = added.iter().filter(|t| holds(t));
+        if let Some(first) = asking.next() {
+            let more = asking.count();
+            warnings.push(format!(
+                "added_tokens.{name}: '{}'{} {what}, which the engine does not do: other ids around it",
+                shown(&first.content),
+                if more == 0 { String::new() } else { format!(" and {more} more") },
+            ));
+        }
     }
 }
 
-fn template_first(processor: &Json) -> Option<String> {
-    let first = processor.get("single")?.as_array()?.first()?;
-    Some(first.get("SpecialToken")?.get("id")?.as_str()?.to_owned())
+/// Settings of `tokenizer_config.json` by which transformers changes what `tokenizer.json` does.
+fn config_flags(beside: &Neighbours) -> Result<(), HfTokenizerError> {
+    for (field, key, need) in [
+        (
+            "tokenizer_config.json: add_eos_token",
+            "add_eos_token",
+            "an end behind every prompt ends it before its answer",
+        ),
+        ("tokenizer_config.json: add_prefix_space", "add_prefix_space", "the engine adds no space to byte-level BPE"),
+    ] {
+        let value = beside.tokenizer_config.as_ref().and_then(|c| c.get(key));
+        if value.and_then(Json::as_bool) == Some(true) {
+            return Err(HfTokenizerError::Field { field, value: "true".into(), need: need.into() });
+        }
+    }
+    Ok(())
+}
+
+/// The text of the token that the post-processor puts before a single sequence. Anything else that it adds is refused.
+fn first_added(processor: Option<&Json>) -> Result<Option<String>, HfTokenizerError> {
+    let Some(processor) = processor.filter(|p| !p.is_null()) else { return Ok(None) };
+    let refuse = |what: &Json, need: &str| {
+        Err(HfTokenizerError::Field { field: "post_processor", value: shown(&what.to_string()), need: need.into() })
+    };
+    match processor.get("type").and_then(Json::as_str) {
+        // It only moves offsets.
+        Some("ByteLevel") => Ok(None),
+        Some("Sequence") => {
+            let mut first = None;
+            for step in processor.get("processors").and_then(Json::as_array).into_iter().flatten() {
+                if let Some(text) = first_added(Some(step))?
+                    && first.replace(text).is_some()
+                {
+                    return refuse(processor, "the engine puts one token first at most");
+                }
+            }
+            Ok(first)
+        }
+        Some("TemplateProcessing") => {
+            let pieces = processor.get("single").and_then(Json::as_array).map_or(&[][..], Vec::as_slice);
+            let token = |piece: &Json| Some(piece.get("SpecialToken")?.get("id")?.as_str()?.to_owned());
+            let text = |piece: &Json| piece.get("Sequence").is_some();
+            match pieces {
+                [one] if text(one) => Ok(None),
+                [first, one] if text(one) => match token(first) {
+                    Some(first) => Ok(Some(first)),
+                    None => refuse(processor, "a token and the text behind it"),
+                },
+                _ => refuse(processor, "the engine adds nothing but one token before the text"),
+            }
+        }
+        _ => refuse(processor, "ByteLevel and TemplateProcessing can be carried over"),
+    }
 }
 
 fn chat_template(beside: &Neighbours) -> Option<String> {
@@ -657,7 +776,7 @@ mod tests {
         assert_eq!(v.add_bos, Some(true));
         let mut silent = tokenizer();
         silent["post_processor"] = json!(null);
-        assert_eq!(read_json(&silent, None).unwrap().vocabulary.add_bos, None);
+        assert_eq!(read_json(&silent, None).unwrap().vocabulary.add_bos, Some(false));
         assert!(read.warnings.is_empty(), "{:?}", read.warnings);
     }
 

@@ -27,6 +27,9 @@ pub(super) const MAX_ROW: u64 = 1 << 20;
 /// Key that names the packing of a file's I2_S tensors; only files written here have it.
 pub const PACKING_KEY: &str = "bitnet_harness.i2_s_packing";
 
+/// The engine's name for the rule that cuts text.
+const PRE_KEY: &str = "tokenizer.ggml.pre";
+
 /// Why no file was written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -107,6 +110,8 @@ pub struct Targets {
     pub from_packing: Option<Packing>,
     /// How I2_S tensors of the output are packed; x86 unless stated.
     pub to_packing: Option<Packing>,
+    /// `tokenizer.ggml.pre` of the output.
+    pub pre: Option<String>,
 }
 
 /// What happened to a tensor that was not copied.
@@ -193,7 +198,11 @@ pub fn write(
     };
     let to = targets.to_packing.unwrap_or(Packing::X86);
     let jobs = plan(gguf, targets, from, to)?;
-    let metadata = metadata(gguf, &jobs, to);
+    let mut metadata = metadata(gguf, &jobs, to);
+    if let Some(pre) = &targets.pre {
+        metadata.retain(|(key, _)| key != PRE_KEY);
+        metadata.push((PRE_KEY.to_owned(), gguf_writer::Value::from(pre.as_str())));
+    }
     let plans = jobs
         .iter()
         .map(|job| {
@@ -263,7 +272,8 @@ fn plan<'g>(gguf: &'g Gguf, targets: &Targets, from: Packing, to: Packing) -> Re
         check(&job)?;
         jobs.push(job);
     }
-    if !any {
+    let renamed = targets.pre.as_deref().is_some_and(|pre| gguf.string(PRE_KEY).ok().flatten() != Some(pre));
+    if !any && !renamed {
         let what = "every tensor has the type that was asked for already".to_owned();
         return Err(RepackError::NothingToDo { what });
     }

@@ -103,8 +103,8 @@ pub trait Mount {
     /// Mounts into an empty sequence: lock, fit, restore.
     ///
     /// Decoding goes on at [`Cartridge::next_position`]. Where the file holds the engine's blob in one piece, the engine
-    /// reads the mapped file and nothing is copied in between. Values are not looked at here; see
-    /// [`Cartridge::validate`].
+    /// reads the mapped file and nothing is copied in between. Values are looked at here unless
+    /// [`Cartridge::validate`] has looked at them.
     ///
     /// # Errors
     /// [`CartridgeError::Lock`] with every field that differs, [`MountError::Occupied`] if the sequence holds something,
@@ -131,7 +131,10 @@ impl Mount for Cartridge {
             return Err(MountError::Occupied { seq: seq.get(), last });
         }
         let state: CartridgeState<'_> = self.state(context.geometry(), model.rope_type, rounding)?;
-        context.restore(seq, &state.blob())?;
+        match self.values_are_checked() {
+            true => context.restore_with_unchecked_values(seq, &state.blob())?,
+            false => context.restore(seq, &state.blob())?,
+        }
         Ok(Mounted { next_pos: self.next_position(), copied: !state.is_borrowed() })
     }
 }

@@ -1,14 +1,29 @@
-//! Chat templates, rendered as HuggingFace renders them.
+//! Chat templates, rendered as HuggingFace transformers renders them, over text that knows where it comes from.
 //!
-//! Content never becomes control tokens: what looks like a marker in a message is rendered as ordinary text and
-//! tokenized as such, whatever the template does with the message.
+//! A template is a program of somebody else's and may do anything with what messages say: cut it, lower its letters,
+//! join it, take pieces out of it. So every character carries, through every operation, whether a message brought it.
+//! A control token whose text a message had any part in is not a control token: its text is content.
+
+mod builtins;
+mod lexer;
+mod methods;
+mod python;
+mod run;
+mod syntax;
+mod text;
+mod value;
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bitnet_rs::{Model, Special, TokenId};
-use minijinja::value::Value;
-use minijinja::{Environment, ErrorKind, context};
 use serde::Serialize;
 
 use super::{GenerateError, TemplateSandbox, fits_context};
+use python::LocalTime;
+use text::Text;
+use value::{Dict, Value};
 
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
@@ -39,8 +54,10 @@ pub struct ChatTemplate {
 /// Longest template and longest rendering, in bytes.
 const MAX_TEMPLATE: usize = 256 << 10;
 const MAX_RENDERED: usize = 16 << 20;
-/// Bounds loops in a hostile template.
-const FUEL: u64 = 10_000_000;
+
+/// Roles that templates build markers of (`<|` and the role and `|>`). Any other role is what a message says.
+const ROLES: [&str; 9] =
+    ["system", "user", "assistant", "tool", "function", "developer", "ipython", "model", "environment"];
 
 impl ChatTemplate {
     /// The template in the model's metadata; `sandbox` says where it is rendered.
@@ -63,7 +80,7 @@ impl ChatTemplate {
         }
         let template = Self { text, sandbox: sandbox.clone(), source: source.into() };
         if !sandbox.guards(&template.text) {
-            environment().template_from_str(&template.text).map_err(|e| GenerateError::Template(one_line(&e)))?;
+            check(&template.text).map_err(GenerateError::Template)?;
         }
         Ok(template)
     }
@@ -78,6 +95,15 @@ impl ChatTemplate {
         messages: &[Message],
         add_generation_prompt: bool,
     ) -> Result<String, GenerateError> {
+        self.rendered(model, messages, add_generation_prompt).map(|rendered| rendered.text)
+    }
+
+    fn rendered(
+        &self,
+        model: &Model,
+        messages: &[Message],
+        add_generation_prompt: bool,
+    ) -> Result<Rendered, GenerateError> {
         let piece = |token: Option<TokenId>| {
             token.and_then(|t| model.token_bytes(t, true).ok()).map(|b| String::from_utf8_lossy(&b).into_owned())
         };
@@ -85,16 +111,19 @@ impl ChatTemplate {
             template: self.text.clone(),
             messages: messages.to_vec(),
             add_generation_prompt,
-            bos_token: piece(model.bos()).unwrap_or_default(),
-            eos_token: piece(model.eos()).unwrap_or_default(),
+            bos_token: piece(model.bos()),
+            eos_token: piece(model.eos()),
+            now: LocalTime::utc(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())),
         };
         self.sandbox.render(&rendering)
     }
 
-    /// Renders and tokenizes: markers of the template become their tokens, markers in content do not.
+    /// Renders and tokenizes: markers of the template become their tokens. What a message had part in does not,
+    /// whatever the template does with it.
     ///
     /// # Errors
-    /// As [`ChatTemplate::render`], and the tokenizer's.
+    /// As [`ChatTemplate::render`], and the tokenizer's. [`GenerateError::Template`] too where the vocabulary makes a
+    /// control token of plain text, so that content cannot be told from a marker.
     pub fn tokens(
         &self,
         model: &Model,
@@ -102,29 +131,227 @@ impl ChatTemplate {
         add_generation_prompt: bool,
     ) -> Result<Vec<TokenId>, GenerateError> {
         fits_context(model, messages.iter().map(|m| m.content.len()).sum())?;
-        let markers = markers(model)?;
-        // Each marker in a message is replaced by a private-use text that no template knows, and put back as content.
-        let mut replaced = Vec::new();
-        let defused: Vec<Message> = messages
-            .iter()
-            .map(|m| Message { role: m.role.clone(), content: defuse(&m.content, &markers, &mut replaced) })
-            .collect();
-        let rendered = self.render(model, &defused, add_generation_prompt)?;
-        fits_context(model, rendered.len())?;
-        let mut tokens = Vec::new();
-        let mut rest = rendered.as_str();
-        while let Some(start) = rest.find(OPEN) {
-            let (before, from) = rest.split_at(start);
-            tokens.extend(model.tokenize(before, Special::Markup)?);
-            let end = from.find(CLOSE).map_or(from.len(), |e| e + CLOSE.len_utf8());
-            let index: Option<usize> = from[OPEN.len_utf8()..end].trim_end_matches(CLOSE).parse().ok();
-            let text = index.and_then(|i| replaced.get(i)).map_or(&from[..end], String::as_str);
-            tokens.extend(model.tokenize(text, Special::Content)?);
-            rest = &from[end..];
-        }
-        tokens.extend(model.tokenize(rest, Special::Markup)?);
-        Ok(tokens)
+        let rendered = self.rendered(model, messages, add_generation_prompt)?;
+        fits_context(model, rendered.text.len())?;
+        tokens(model, &rendered)
     }
+}
+
+/// A conversation whose last message was shortened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shortened {
+    /// Its tokens, with every marker of the template.
+    pub tokens: Vec<TokenId>,
+    /// Characters of the last message that were left out.
+    pub cut: usize,
+}
+
+impl ChatTemplate {
+    /// As [`ChatTemplate::tokens`], with the last message cut at its end until there are at most `max_tokens`: what is
+    /// cut is content, and the markers that close a turn stay. Cutting the token ids themselves would leave a turn open.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::tokens`]; [`GenerateError::Template`] where the template alone takes more.
+    pub fn tokens_within(
+        &self,
+        model: &Model,
+        messages: &[Message],
+        add_generation_prompt: bool,
+        max_tokens: usize,
+    ) -> Result<Shortened, GenerateError> {
+        let ends: Vec<usize> = match messages.last() {
+            Some(last) => last.content.char_indices().map(|(at, _)| at).chain([last.content.len()]).collect(),
+            None => vec![0],
+        };
+        let with = |kept: usize| {
+            let mut shorter = messages.to_vec();
+            if let Some(last) = shorter.last_mut() {
+                last.content.truncate(ends[kept]);
+            }
+            self.tokens(model, &shorter, add_generation_prompt)
+        };
+        let whole = ends.len() - 1;
+        let tokens = with(whole)?;
+        if tokens.len() <= max_tokens {
+            return Ok(Shortened { tokens, cut: 0 });
+        }
+        // More text is not always more tokens, but a cut that fits is found by halving all the same.
+        let (mut fits, mut too_long) = (None, whole);
+        let mut low = 0;
+        while low < too_long {
+            let middle = low + (too_long - low) / 2;
+            let tokens = with(middle)?;
+            if tokens.len() <= max_tokens {
+                low = middle + 1;
+                fits = Some((tokens, middle));
+            } else {
+                too_long = middle;
+            }
+        }
+        match fits {
+            Some((tokens, kept)) => Ok(Shortened { tokens, cut: whole - kept }),
+            None => Err(GenerateError::Template(format!(
+                "it takes more than {max_tokens} tokens without any of the last message's text"
+            ))),
+        }
+    }
+}
+
+/// A template that parses.
+///
+/// # Errors
+/// Why it does not, with the line.
+pub(crate) fn check(template: &str) -> Result<(), String> {
+    let template = template.to_owned();
+    with_stack(move || syntax::parse(&template).map(drop))
+}
+
+/// A rendered conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, serde::Deserialize)]
+pub(super) struct Rendered {
+    pub(super) text: String,
+    /// The bytes that messages brought, in order.
+    pub(super) from_messages: Vec<Range<usize>>,
+}
+
+impl Rendered {
+    /// Did a message bring any of these bytes?
+    fn is_foreign(&self, place: &Range<usize>) -> bool {
+        let next = self.from_messages.partition_point(|r| r.end <= place.start);
+        self.from_messages.get(next).is_some_and(|r| r.start < place.end)
+    }
+}
+
+impl From<&Text> for Rendered {
+    fn from(text: &Text) -> Self {
+        let (mut plain, mut from_messages): (String, Vec<Range<usize>>) = Default::default();
+        for ch in text.chars() {
+            let start = plain.len();
+            plain.push(ch.char());
+            if ch.is_message() {
+                match from_messages.last_mut().filter(|r| r.end == start) {
+                    Some(run) => run.end = plain.len(),
+                    None => from_messages.push(start..plain.len()),
+                }
+            }
+        }
+        Self { text: plain, from_messages }
+    }
+}
+
+fn tokens(model: &Model, rendered: &Rendered) -> Result<Vec<TokenId>, GenerateError> {
+    let markers = markers(model)?;
+    let text = rendered.text.as_str();
+    let own = own_places(rendered, &markers);
+    let control = |tokens: &[TokenId]| tokens.iter().copied().filter(|t| model.is_control(*t)).collect::<Vec<_>>();
+    if !any_foreign(rendered, &markers) {
+        let tokens = model.tokenize(text, Special::Markup)?;
+        // The engine found the markers where they stand, and no others.
+        let expected: Vec<TokenId> = own.iter().map(|(_, id)| *id).filter(|t| model.is_control(*t)).collect();
+        if control(&tokens) == expected {
+            return Ok(tokens);
+        }
+    }
+    // The template's own markers are their tokens, and what stands between them is content in one piece each.
+    let mut out = Vec::new();
+    let mut at = 0;
+    for (place, id) in own.iter().map(|(place, id)| (place.clone(), Some(*id))).chain([(text.len()..text.len(), None)])
+    {
+        if place.start > at {
+            let content = model.tokenize(&text[at..place.start], Special::Content)?;
+            if let Some(token) = control(&content).first() {
+                let piece = String::from_utf8_lossy(&model.token_bytes(*token, true)?).into_owned();
+                return Err(GenerateError::Template(format!(
+                    "the vocabulary makes its control token {piece:?} of plain text that a message may bring; such a \
+                     conversation is refused"
+                )));
+            }
+            out.extend(content);
+        }
+        out.extend(id);
+        at = place.end;
+    }
+    Ok(out)
+}
+
+/// A text that the tokenizer takes for a token of its own where it reads markup.
+struct Marker {
+    text: String,
+    id: TokenId,
+}
+
+/// The vocabulary's control tokens, and the token for what is unknown: longest first, as the engine looks for them.
+fn markers(model: &Model) -> Result<Vec<Marker>, GenerateError> {
+    let mut found = Vec::new();
+    let unknown = model.info().tokenizer().special.unknown;
+    for id in 0..model.n_vocab() {
+        let id = model.token(i32::try_from(id).unwrap_or(i32::MAX))?;
+        let is_unknown = unknown.is_some_and(|u| i64::from(u) == i64::from(id.get()));
+        if !model.is_control(id) && !is_unknown {
+            continue;
+        }
+        let text = String::from_utf8_lossy(&model.token_bytes(id, true)?).into_owned();
+        // A file may name an ordinary token as the unknown one.
+        if !text.is_empty() && (model.is_control(id) || model.tokenize(&text, Special::Content)? != [id]) {
+            found.push(Marker { text, id });
+        }
+    }
+    found.sort_by_key(|m| std::cmp::Reverse(m.text.len()));
+    Ok(found)
+}
+
+/// Does a marker's text stand anywhere with a part that a message brought?
+fn any_foreign(rendered: &Rendered, markers: &[Marker]) -> bool {
+    if rendered.from_messages.is_empty() {
+        return false;
+    }
+    let text = rendered.text.as_str();
+    markers.iter().any(|marker| {
+        let mut from = 0;
+        while let Some(found) = text[from..].find(&marker.text) {
+            let start = from + found;
+            if rendered.is_foreign(&(start..start + marker.text.len())) {
+                return true;
+            }
+            // Places may overlap: one character on.
+            from = start + marker.text.chars().next().map_or(1, char::len_utf8);
+        }
+        false
+    })
+}
+
+/// Where markers of the template's own stand, in the order of the text and without overlap.
+fn own_places(rendered: &Rendered, markers: &[Marker]) -> Vec<(Range<usize>, TokenId)> {
+    let text = rendered.text.as_str();
+    let mut gaps: Vec<Range<usize>> = std::iter::once(0..text.len()).collect();
+    let mut places: Vec<(Range<usize>, TokenId)> = Vec::new();
+    for marker in markers {
+        if !text.contains(&marker.text) {
+            continue;
+        }
+        let mut left = Vec::new();
+        for gap in gaps {
+            let (mut start, mut from) = (gap.start, gap.start);
+            while let Some(found) = text[from..gap.end].find(&marker.text) {
+                let place = from + found..from + found + marker.text.len();
+                if rendered.is_foreign(&place) {
+                    from = place.start + marker.text.chars().next().map_or(1, char::len_utf8);
+                    continue;
+                }
+                if place.start > start {
+                    left.push(start..place.start);
+                }
+                (start, from) = (place.end, place.end);
+                places.push((place, marker.id));
+            }
+            if gap.end > start {
+                left.push(start..gap.end);
+            }
+        }
+        gaps = left;
+    }
+    places.sort_by_key(|(place, _)| place.start);
+    places
 }
 
 /// All that a rendering needs.
@@ -133,56 +360,63 @@ pub(super) struct Rendering {
     pub(super) template: String,
     messages: Vec<Message>,
     add_generation_prompt: bool,
-    bos_token: String,
-    eos_token: String,
+    bos_token: Option<String>,
+    eos_token: Option<String>,
+    now: LocalTime,
+}
+
+/// Stack of a rendering: what bounds its depth is a count, and this is room for it.
+const STACK: usize = 64 << 20;
+
+fn with_stack<T: Send>(run: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, run);
+        let thread = thread.map_err(|e| format!("no thread to render it on: {e}"))?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 impl Rendering {
     /// Renders in this process.
-    pub(super) fn run(&self) -> Result<String, String> {
-        let environment = environment();
-        let template = environment.template_from_str(&self.template).map_err(|e| one_line(&e))?;
-        let mut rendered = Bounded(Vec::new());
-        let end = template.render_captured_to(
-            context! {
-                messages => self.messages,
-                add_generation_prompt => self.add_generation_prompt,
-                bos_token => self.bos_token,
-                eos_token => self.eos_token,
-            },
-            &mut rendered,
-        );
-        if rendered.0.len() > MAX_RENDERED {
-            return Err(format!("it renders more than {MAX_RENDERED} bytes"));
+    pub(super) fn run(&self) -> Result<Rendered, String> {
+        with_stack(|| {
+            let body = syntax::parse(&self.template).map_err(one_line)?;
+            let rendered = run::render(&body, self.variables(), self.now, MAX_RENDERED).map_err(one_line)?;
+            let rendered = Rendered::from(&rendered);
+            if rendered.text.len() > MAX_RENDERED {
+                return Err(format!("it renders more than {MAX_RENDERED} bytes"));
+            }
+            Ok(rendered)
+        })
+    }
+
+    fn variables(&self) -> Vec<(&'static str, Value)> {
+        let messages = self.messages.iter().map(|message| {
+            let mut dict = Dict::default();
+            let own = ROLES.contains(&message.role.as_str());
+            let role = if own { Text::own(&message.role) } else { Text::message(&message.role) };
+            dict.insert(Value::str("role"), Value::Str(role));
+            dict.insert(Value::str("content"), Value::Str(Text::message(&message.content)));
+            Value::Dict(Rc::new(dict))
+        });
+        let mut variables = vec![
+            ("messages", Value::list(messages.collect())),
+            ("tools", Value::None),
+            ("documents", Value::None),
+            ("add_generation_prompt", Value::Bool(self.add_generation_prompt)),
+        ];
+        // A special token that the vocabulary does not have is not defined.
+        for (name, token) in [("bos_token", &self.bos_token), ("eos_token", &self.eos_token)] {
+            if let Some(token) = token {
+                variables.push((name, Value::str(token)));
+            }
         }
-        end.map_err(|e| one_line(&e)).map(drop)?;
-        String::from_utf8(rendered.0).map_err(|e| e.to_string())
+        variables
     }
 }
 
-/// Takes a little more than [`MAX_RENDERED`] bytes, then refuses.
-struct Bounded(Vec<u8>);
-
-impl std::io::Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let left = (MAX_RENDERED + 1).saturating_sub(self.0.len());
-        self.0.extend_from_slice(&bytes[..bytes.len().min(left)]);
-        if bytes.len() > left { Err(std::io::ErrorKind::FileTooLarge.into()) } else { Ok(bytes.len()) }
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-/// What went wrong and where, with what caused it; the template's text in it cannot speak to a terminal.
-fn one_line(e: &minijinja::Error) -> String {
-    let mut text = e.to_string();
-    let mut source = std::error::Error::source(e);
-    while let Some(e) = source {
-        text.push_str(&format!(": {e}"));
-        source = e.source();
-    }
+/// What went wrong; the template's text in it cannot speak to a terminal.
+fn one_line(text: String) -> String {
     let text: String =
         text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect();
     match text.char_indices().nth(500) {
@@ -191,105 +425,5 @@ fn one_line(e: &minijinja::Error) -> String {
     }
 }
 
-const OPEN: char = '\u{f8d0}';
-const CLOSE: char = '\u{f8d1}';
-
-/// Texts of the vocabulary's control tokens.
-fn markers(model: &Model) -> Result<Vec<String>, GenerateError> {
-    let mut found = Vec::new();
-    for id in 0..model.n_vocab() {
-        let token = model.token(i32::try_from(id).unwrap_or(i32::MAX))?;
-        if model.is_control(token) {
-            let text = String::from_utf8_lossy(&model.token_bytes(token, true)?).into_owned();
-            if !text.is_empty() {
-                found.push(text);
-            }
-        }
-    }
-    // Longest first: a marker may begin another.
-    found.sort_by_key(|m| std::cmp::Reverse(m.len()));
-    Ok(found)
-}
-
-fn defuse(content: &str, markers: &[String], replaced: &mut Vec<String>) -> String {
-    let mut out = String::with_capacity(content.len());
-    let mut rest = content;
-    while let Some(c) = rest.chars().next() {
-        let marker = markers.iter().find(|m| rest.starts_with(m.as_str())).map(String::len);
-        // The private-use characters themselves may stand in a message, too.
-        let length = marker.or_else(|| [OPEN, CLOSE].contains(&c).then(|| c.len_utf8()));
-        if let Some(length) = length {
-            out.push_str(&format!("{OPEN}{}{CLOSE}", replaced.len()));
-            replaced.push(rest[..length].to_owned());
-            rest = &rest[length..];
-        } else {
-            out.push(c);
-            rest = &rest[c.len_utf8()..];
-        }
-    }
-    out
-}
-
-/// Jinja as transformers sets it up: blocks trimmed, loop controls, `raise_exception`, `tojson`.
-fn environment() -> Environment<'static> {
-    let mut env = Environment::new();
-    env.set_trim_blocks(true);
-    env.set_lstrip_blocks(true);
-    env.set_fuel(Some(FUEL));
-    env.set_unknown_method_callback(python_methods);
-    env.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {
-        Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
-    });
-    env
-}
-
-/// The Python string methods that chat templates use.
-fn python_methods(
-    _state: &minijinja::State<'_, '_>,
-    value: &Value,
-    method: &str,
-    args: &[Value],
-) -> Result<Value, minijinja::Error> {
-    let text = value.as_str();
-    let argument = args.first().and_then(Value::as_str);
-    let trim = |c: char| argument.map_or(c.is_whitespace(), |set| set.contains(c));
-    Ok(match (method, text) {
-        ("strip", Some(s)) => Value::from(s.trim_matches(trim)),
-        ("lstrip", Some(s)) => Value::from(s.trim_start_matches(trim)),
-        ("rstrip", Some(s)) => Value::from(s.trim_end_matches(trim)),
-        ("upper", Some(s)) => Value::from(s.to_uppercase()),
-        ("lower", Some(s)) => Value::from(s.to_lowercase()),
-        ("startswith", Some(s)) => Value::from(argument.is_some_and(|a| s.starts_with(a))),
-        ("endswith", Some(s)) => Value::from(argument.is_some_and(|a| s.ends_with(a))),
-        ("split", Some(s)) => match argument {
-            Some(by) if !by.is_empty() => s.split(by).map(Value::from).collect(),
-            _ => s.split_whitespace().map(Value::from).collect(),
-        },
-        _ => return Err(minijinja::Error::from(ErrorKind::UnknownMethod)),
-    })
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn markers_in_content_are_taken_out_and_kept() {
-        let markers = vec!["<|eot_id|>".to_owned(), "<|e".to_owned()];
-        let mut replaced = Vec::new();
-        let out = defuse("a<|eot_id|>b<|e\u{f8d0}", &markers, &mut replaced);
-        assert_eq!(replaced, ["<|eot_id|>", "<|e", "\u{f8d0}"]);
-        assert_eq!(out, "a\u{f8d0}0\u{f8d1}b\u{f8d0}1\u{f8d1}\u{f8d0}2\u{f8d1}");
-    }
-
-    #[test]
-    fn a_template_that_loops_forever_is_stopped_and_a_bad_one_refused() {
-        assert!(ChatTemplate::new("{% for".into(), "x", &TemplateSandbox::InProcess).is_err());
-        assert!(ChatTemplate::new("x".repeat(MAX_TEMPLATE + 1), "x", &TemplateSandbox::InProcess).is_err());
-        let env = environment();
-        let text = "{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}{% endfor %}";
-        assert!(env.render_str(text, ()).is_err());
-        assert!(env.render_str("{{ raise_exception('no') }}", ()).is_err_and(|e| e.to_string().contains("no")));
-        assert_eq!(env.render_str("{{ ' a '.strip() }}|{{ 'x' | tojson }}", ()).unwrap(), "a|\"x\"");
-    }
-}
+mod tests;

@@ -11,7 +11,7 @@ use files::children::{self, Children, Ending, Input};
 use serde::{Deserialize, Serialize};
 
 use super::GenerateError;
-use super::template::Rendering;
+use super::template::{Rendered, Rendering};
 
 /// Address space of the child, program and thread stacks included.
 const MEMORY: u64 = 512 << 20;
@@ -37,7 +37,7 @@ pub enum TemplateSandbox {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Answer {
-    Text(String),
+    Text(Rendered),
     Refused(String),
 }
 
@@ -55,7 +55,7 @@ impl TemplateSandbox {
         self.program(template).is_some()
     }
 
-    pub(super) fn render(&self, rendering: &Rendering) -> Result<String, GenerateError> {
+    pub(super) fn render(&self, rendering: &Rendering) -> Result<Rendered, GenerateError> {
         match self.program(&rendering.template) {
             Some(children) => elsewhere(children, rendering),
             None => rendering.run().map_err(GenerateError::Template),
@@ -63,7 +63,7 @@ impl TemplateSandbox {
     }
 }
 
-fn elsewhere(children: &Children, rendering: &Rendering) -> Result<String, GenerateError> {
+fn elsewhere(children: &Children, rendering: &Rendering) -> Result<Rendered, GenerateError> {
     let failed =
         |e: &dyn std::fmt::Display| GenerateError::Template(format!("cannot be rendered in a process of its own: {e}"));
     let question = serde_json::to_vec(rendering).map_err(|e| failed(&e))?;

@@ -343,9 +343,18 @@ fn create(args: CreateArgs, children: &Children) -> Result<Exit, CliError> {
             if args.system {
                 let template = ChatTemplate::of_model(model, &TemplateSandbox::Child(children.clone()))
                     .map_err(super::generate::engine_error)?;
-                template
-                    .tokens(model, &[Message::new("system", text.trim_end())], false)
-                    .map_err(super::generate::engine_error)?
+                let shortened = template
+                    .tokens_within(
+                        model,
+                        &[Message::new("system", text.trim_end())],
+                        false,
+                        args.max_tokens.unwrap_or(usize::MAX),
+                    )
+                    .map_err(super::generate::engine_error)?;
+                if shortened.cut > 0 {
+                    output::note(format_args!("note: --max-tokens left out the last {} characters", shortened.cut));
+                }
+                shortened.tokens
             } else {
                 model.tokenize(&text, Special::ContentWithBos).map_err(failed)?
             }
@@ -450,6 +459,9 @@ fn verify(args: VerifyArgs) -> Result<Exit, CliError> {
                 "tokens (the file states no payload hash)"
             };
             let last = match &seal {
+                None if cartridge.tokens().all(|t| t >= 0) => {
+                    "not measured: the positions do not begin at 0\n".to_owned()
+                }
                 None => "not measured: the file holds cells without a token\n".to_owned(),
                 Some(s) if s.differing == 0 => "bit-equal to prefilling the text\n".to_owned(),
                 Some(s) => format!("{} logits differ, up to {:.2e}, mean KL {:.1e}\n", s.differing, s.max_abs, s.kl),

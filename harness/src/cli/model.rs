@@ -120,7 +120,7 @@ struct InspectArgs {
     /// Context to compute memory for, in tokens.
     #[arg(long)]
     n_ctx: Option<u32>,
-    /// Type of the cached keys: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0.
+    /// Type of the cached keys: f32, f16, q8_0, q5_1, q5_0, q4_1, q4_0.
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     type_k: KvType,
     /// Type of the cached values; other than f16 only with --flash-attn.
@@ -156,6 +156,17 @@ fn inspect(args: InspectArgs) -> Result<Exit, CliError> {
             "--type-v {} needs --flash-attn: without it, values are f16",
             args.type_v
         )));
+    }
+    // What no context can have is not computed for one.
+    let refused_type = match (args.type_k, args.type_v) {
+        (KvType::Bf16, _) => Some("--type-k bf16: this engine cannot compute attention over bf16; use f16"),
+        (_, KvType::Bf16) => Some("--type-v bf16: this engine cannot compute attention over bf16; use f16"),
+        (KvType::F32, _) if args.flash_attn => Some("--type-k f32: flash attention faults on f32 keys; use f16"),
+        (_, KvType::F32) if args.flash_attn => Some("--type-v f32: flash attention cannot read f32 values; use f16"),
+        _ => None,
+    };
+    if let Some(why) = refused_type {
+        return Err(CliError::Usage(why.into()));
     }
     let options = InspectOptions {
         n_ctx: args.n_ctx,

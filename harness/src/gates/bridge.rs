@@ -86,16 +86,36 @@ fn go_on(context: &mut Context, tokens: &[TokenId]) -> Result<Vec<f32>, GateErro
     Ok(all)
 }
 
+/// Positions that the fault "first position labelled wrong" moves a file by.
+const MOVED: usize = 5;
+
+/// The shortest context in which a prefix shows what each fault does to it.
+const LEAST_CONTEXT: usize = 24;
+
+/// Tokens of the prefix and of what follows: those of `gates.toml`, or as many as a short context has room for.
+fn lengths(model: &Model, inputs: &GateInputs) -> Option<(usize, usize)> {
+    let t = &inputs.thresholds.bridge;
+    let n_ctx = model.info().hyperparameters().n_ctx_train as usize;
+    (n_ctx >= LEAST_CONTEXT).then(|| (t.prefix.min(n_ctx - t.continuation - MOVED), t.continuation))
+}
+
+fn short_context(model: &Model) -> String {
+    let n_ctx = model.info().hyperparameters().n_ctx_train;
+    format!("a context of {n_ctx} is too short for a prefix that shows anything: {LEAST_CONTEXT} are needed")
+}
+
 /// What the first process does: prefill, capture, write, continue.
 ///
 /// # Errors
 /// When the engine or the folder refuses.
 pub fn capture(inputs: &GateInputs, folder: &Path) -> Result<(), GateError> {
-    let t = &inputs.thresholds.bridge;
     let path = inputs.model.path()?;
     let model = Model::load(path.as_path(), ModelParams::default())?;
-    let all = text(&model, t.prefix + t.continuation)?;
-    let (prefix, rest) = all.split_at(t.prefix);
+    let Some((prefix_len, continuation)) = lengths(&model, inputs) else {
+        return Err(GateError::Unmeasurable { code: "short-context", message: short_context(&model) });
+    };
+    let all = text(&model, prefix_len + continuation)?;
+    let (prefix, rest) = all.split_at(prefix_len);
     let mut context = Context::new(&model, &params(inputs))?;
     context.decode(&Batch::prompt(prefix, Pos::ZERO, SeqId::ZERO)?)?;
     let state = context.save(SeqId::ZERO)?;
@@ -167,15 +187,17 @@ fn mount_and_continue(
 pub fn run(inputs: &GateInputs, rec: &mut Recorder) -> Result<(), GateError> {
     let t = &inputs.thresholds.bridge;
     let folder = tempfile::tempdir()?;
-    rec.progress("capturing in another process");
-    capture_elsewhere(inputs, folder.path())?;
-
     let path = inputs.model.path()?;
     let model = Model::load(path.as_path(), ModelParams::default())?;
+    let Some((prefix, continuation)) = lengths(&model, inputs) else {
+        return Err(GateError::Unmeasurable { code: "short-context", message: short_context(&model) });
+    };
+    rec.progress("capturing in another process");
+    capture_elsewhere(inputs, folder.path())?;
     rec.progress("hashing the model");
     let lock = lock_of(&model)?;
-    let all = text(&model, t.prefix + t.continuation)?;
-    let rest = &all[t.prefix..];
+    let all = text(&model, prefix + continuation)?;
+    let rest = &all[prefix..];
     let expected: Vec<f32> = std::fs::read(folder.path().join(LOGITS))?
         .chunks_exact(4)
         .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
@@ -213,13 +235,13 @@ pub fn run(inputs: &GateInputs, rec: &mut Recorder) -> Result<(), GateError> {
         let outcome = mount_and_continue(&model, inputs, cartridge, &lock, rest, &expected)?;
         rec.metric(&format!("{}_max_abs", what.replace('-', "_")), f64::from(outcome.max_abs));
         let same = outcome.differing == 0 || outcome.max_abs <= t.max_abs_native;
-        if rec.check(same, || departure(what, &outcome, &model, t.prefix)) {
+        if rec.check(same, || departure(what, &outcome, &model, prefix)) {
             mounted.push(what);
         } else {
             explain(&model, inputs, cartridge, &native, &lock, rec)?;
         }
     }
-    rec.say(format!("{} continue bit for bit after {} tokens from another process", mounted.join(", "), t.prefix));
+    rec.say(format!("{} continue bit for bit after {} tokens from another process", mounted.join(", "), prefix));
     refusals(&native, &lock, rec);
     foreign(&model, inputs, &lock, rec)?;
     rec.metric("cartridge_bytes", native.file_bytes());
@@ -494,6 +516,17 @@ fn turn(row: &mut [f32], rope: &Rope, angle: impl Fn(f64) -> f64) {
     }
 }
 
+const FAULTS: [&str; 8] = [
+    "K/V swapped",
+    "heads permuted",
+    "layers swapped",
+    "wrong RoPE base",
+    "keys of another first position",
+    "bf16-rounded keys",
+    "first position labelled wrong",
+    "wrong model",
+];
+
 /// Plants the gate's faults: each must change the logits, and the diagnosis must name its cause.
 ///
 /// # Errors
@@ -509,13 +542,16 @@ pub fn self_check(inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Result
 }
 
 fn plant(inputs: &GateInputs, progress: &mut dyn FnMut(&str), reports: &mut Vec<FaultReport>) -> Result<(), GateError> {
-    let t = &inputs.thresholds.bridge;
     let folder = tempfile::tempdir()?;
-    capture_elsewhere(inputs, folder.path())?;
     let path = inputs.model.path()?;
     let model = Model::load(path.as_path(), ModelParams::default())?;
+    let Some((prefix, continuation)) = lengths(&model, inputs) else {
+        reports.extend(FAULTS.map(|name| not_applicable(GateId::Bridge, name, short_context(&model))));
+        return Ok(());
+    };
+    capture_elsewhere(inputs, folder.path())?;
     let lock = lock_of(&model)?;
-    let rest = text(&model, t.prefix + t.continuation)?.split_off(t.prefix);
+    let rest = text(&model, prefix + continuation)?.split_off(prefix);
     let expected: Vec<f32> = std::fs::read(folder.path().join(LOGITS))?
         .chunks_exact(4)
         .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
@@ -574,9 +610,9 @@ fn plant(inputs: &GateInputs, progress: &mut dyn FnMut(&str), reports: &mut Vec<
     let name = "first position labelled wrong";
     progress(name);
     let mut faulty = intact.clone();
-    faulty.metadata.insert("first_pos".into(), "5".into());
+    faulty.metadata.insert("first_pos".into(), MOVED.to_string());
     for chunk in faulty.bytes("positions")?.chunks_exact_mut(4) {
-        let moved = i32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]) + 5;
+        let moved = i32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]) + MOVED as i32;
         chunk.copy_from_slice(&moved.to_le_bytes());
     }
     let outcome = mount_and_continue(&model, inputs, &faulty.cartridge()?, &lock, &rest, &expected)?;

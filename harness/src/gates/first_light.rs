@@ -29,6 +29,9 @@ const PROMPTS: [&str; 3] =
 
 const DECODED: usize = 48;
 
+/// A context from which prompts, their continuations and most of the passage fit.
+const COHERENCE_CONTEXT: usize = 160;
+
 /// Faults that the self-check plants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -87,6 +90,11 @@ fn params(inputs: &GateInputs, n_ctx: u32) -> ContextParams {
     ContextParams { n_ctx, n_threads: inputs.threads, ..Default::default() }
 }
 
+/// Tokens that a sequence may have.
+fn room(context: &Context) -> usize {
+    context.params().n_ctx.min(context.model().info().hyperparameters().n_ctx_train) as usize
+}
+
 /// Greedy tokens after `prompt`, up to the end of generation. `None` where a row of logits is not finite.
 fn continue_greedily(
     context: &mut Context,
@@ -95,6 +103,10 @@ fn continue_greedily(
     planted: Fault,
 ) -> Result<Option<Vec<TokenId>>, GateError> {
     context.clear()?;
+    // A short context gets the prompt's beginning and a shorter continuation.
+    let room = room(context);
+    let prompt = &prompt[..prompt.len().min((room / 2).max(1))];
+    let n = n.min(room.saturating_sub(prompt.len()));
     let mut row = context.decode(&Batch::prompt(prompt, Pos::ZERO, SeqId::ZERO)?)?.last()?.to_vec();
     let mut out = Vec::new();
     // One that goes on: the end of generation would only end it.
@@ -203,6 +215,15 @@ fn coherence(
         rec.unmeasured("coherence", "synthetic weights: speed and finiteness only, nothing to say about coherence");
         return Ok(());
     }
+    if room(&context) < COHERENCE_CONTEXT {
+        let message = format!(
+            "the model's context of {} tokens is too short to judge what it says: {COHERENCE_CONTEXT} are needed",
+            room(&context)
+        );
+        rec.say(format!("perplexity {perplexity:.2}"));
+        rec.unmeasured("short-context", message);
+        return Ok(());
+    }
     rec.say(format!("perplexity {perplexity:.2} (bound {limit:.2})"));
     rec.plan(1);
     rec.check(perplexity <= limit, || {
@@ -216,7 +237,7 @@ fn coherence(
 fn perplexity(context: &mut Context) -> Result<f64, GateError> {
     context.clear()?;
     let mut tokens = context.model().tokenize(PASSAGE, Special::ContentWithBos)?;
-    tokens.truncate(context.params().n_ctx as usize);
+    tokens.truncate(room(context));
     let logits = context.decode(&Batch::scored(&tokens, Pos::ZERO, SeqId::ZERO)?)?;
     let mut rows = Vec::new();
     for i in 0..tokens.len() {
@@ -245,7 +266,11 @@ fn speed(model: &Model, inputs: &GateInputs, t: &FirstLight, rec: &mut Recorder)
     let mut context = Context::new(model, &params(inputs, n_ctx))?;
     rec.metric("n_ubatch", context.params().n_ubatch);
     let prompt_len = (n_ctx as usize / 2).max(1);
-    let decode_len = if inputs.quick { 16 } else { 32 };
+    let decode_len = (if inputs.quick { 16 } else { 32 }).min(n_ctx as usize - prompt_len);
+    if decode_len == 0 {
+        rec.unmeasured("short-context", format!("a context of {n_ctx} has no room to decode behind a prompt"));
+        return Ok(());
+    }
     let tokens: Vec<TokenId> = model.tokenize(&PASSAGE.repeat(8), Special::ContentWithBos)?;
     let tokens: Vec<TokenId> = tokens.into_iter().cycle().take(prompt_len).collect();
     let (mut prefill, mut decode) = (Vec::new(), Vec::new());
@@ -328,8 +353,12 @@ fn plant(inputs: &GateInputs, progress: &mut dyn FnMut(&str)) -> Result<Vec<Faul
         Some(_) => ("weights of one layer zeroed", n_layer / 2..n_layer / 2 + 1),
         None => ("weights of every layer zeroed", 0..n_layer),
     };
-    if random {
-        let why = "random weights: the gate says nothing about coherence";
+    let short = (file.info().hyperparameters().n_ctx_train as usize) < COHERENCE_CONTEXT;
+    if random || short {
+        let why = match random {
+            true => "random weights: the gate says nothing about coherence",
+            false => "the context is too short: the gate says nothing about coherence",
+        };
         reports.extend(["constant-token sampler", zeroed].map(|name| not_applicable(GateId::FirstLight, name, why)));
         return Ok(reports);
     }

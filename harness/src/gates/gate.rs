@@ -104,6 +104,14 @@ pub enum GateError {
         /// The system's error.
         source: std::io::Error,
     },
+    /// The model has no room for what the gate does, or its template does not take it; nothing is known.
+    #[error("{message}")]
+    Unmeasurable {
+        /// Stable name of the kind.
+        code: &'static str,
+        /// Why.
+        message: String,
+    },
     /// Something that the gate's own arithmetic refused.
     #[error("{0}")]
     Other(String),

@@ -357,7 +357,8 @@ fn headroom(inputs: &GateInputs, path: &std::path::Path, rec: &mut Recorder) -> 
     let model = Model::load(path, ModelParams::default())?;
     let mut tokens = model.tokenize(PROBE_TEXT, Special::ContentWithBos)?;
     let wanted = inputs.thresholds.kernel.activation_tokens;
-    tokens.truncate(if inputs.quick { wanted / 4 } else { wanted });
+    let room = model.info().hyperparameters().n_ctx_train as usize;
+    tokens.truncate(room.min(if inputs.quick { wanted / 4 } else { wanted }));
     let seen = Arc::new(Mutex::new(Vec::new()));
     let params = ContextParams { n_ctx: 256, n_threads: inputs.threads, ..Default::default() };
     let probe = Box::new(Activations { seen: Arc::clone(&seen) });

@@ -523,7 +523,8 @@ fn second_opinion(
     rec.progress("second opinion: our own forward pass");
     let model = Model::load(path, ModelParams::default())?;
     let mut ids = model.tokenize(PASSAGE, Special::ContentWithBos)?;
-    ids.truncate(inputs.thresholds.logits.traced_tokens);
+    let room = model.info().hyperparameters().n_ctx_train as usize;
+    ids.truncate(room.min(inputs.thresholds.logits.traced_tokens));
     localise(&model, gguf, bytes, &ids, 0, rec)?;
     let Ok(own) = reference::forward::ReferenceModel::load(gguf, bytes) else { return Ok(()) };
     let raw: Vec<i32> = ids.iter().map(|t| t.get()).collect();

@@ -273,6 +273,10 @@ pub fn decide(gates: &[GateReport]) -> P0 {
             open.push(format!("gate {} {what}", list.join(", ")));
         }
     }
+    // Not what gate 2 asks for, and said as what it is.
+    if let (Some(opinion), Some(Verdict::Unknown)) = (second_opinion(gates), verdict("2")) {
+        open.push(opinion);
+    }
     if open.is_empty() {
         P0 { decision: Decision::Go, reason: "gates 0, 1, 2, 3a and 3b pass".into() }
     } else {
@@ -280,9 +284,32 @@ pub fn decide(gates: &[GateReport]) -> P0 {
     }
 }
 
+/// Gate 2's comparison with the harness's own forward pass, where there was no reference.
+fn second_opinion(gates: &[GateReport]) -> Option<String> {
+    let found = gates.iter().find(|g| g.id == "2")?.metrics.get("second_opinion")?;
+    let (n, top1, kl) = (found["positions"].as_u64()?, found["top1"].as_f64()?, found["mean_kl"].as_f64()?);
+    Some(format!(
+        "second opinion on gate 2, a forward pass of our own and no reference: top-1 {:.0} % of {n} positions, mean KL {kl:.1e}",
+        top1 * 100.0
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_second_opinion_is_named_and_decides_nothing() {
+        let mut gates: Vec<_> = P0_GATES.iter().map(|id| gate(id, Verdict::Pass)).collect();
+        gates[2].verdict = Verdict::Unknown;
+        let opinion = serde_json::json!({"positions": 24, "top1": 0.75, "mean_kl": 1.5e-5});
+        gates[2].metrics.insert("second_opinion".into(), opinion);
+        let p0 = decide(&gates);
+        assert_eq!(p0.decision, Decision::Unknown);
+        assert!(p0.reason.contains("second opinion on gate 2") && p0.reason.contains("75 % of 24"), "{}", p0.reason);
+        gates[2].verdict = Verdict::Pass;
+        assert!(!decide(&gates).reason.contains("second"));
+    }
 
     fn gate(id: &str, verdict: Verdict) -> GateReport {
         GateReport {

@@ -218,6 +218,24 @@ fn quantized_blocks_decode_as_ggml_does() {
     });
 }
 
+/// A blob has no hashes and a converted file has its own: what was altered must not get past either.
+#[test]
+fn what_was_altered_is_neither_exported_nor_sealed_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.safetensors");
+    let to = ConvertTo::HeadMajor { type_k: KvType::F16, type_v: KvType::F16 };
+    let mut p = Parts::of(&small_native());
+    let intact = p.open().unwrap();
+    assert!(intact.to_blob().is_ok() && intact.values_are_checked());
+    p.tensor("layer.1.k").3[0] ^= 1;
+    let altered = p.open().unwrap();
+    let refused = altered.to_blob().err().unwrap();
+    assert!(matches!(refused, CartridgeError::HashMismatch { field: "payload_hash", .. }), "{refused}");
+    let refused = convert(&altered, &out, &to, Rounding::Exact, Overwrite::Refuse).unwrap_err();
+    assert!(matches!(refused, CartridgeError::HashMismatch { field: "payload_hash", .. }), "{refused}");
+    assert!(!out.exists() && !altered.values_are_checked());
+}
+
 #[test]
 fn hashes_cover_tokens_and_payload() {
     for file in [small_native(), small_head_major()] {

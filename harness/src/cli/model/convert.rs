@@ -12,6 +12,7 @@ use super::quantize::ggml_type;
 use crate::exit::Exit;
 use crate::interrupt;
 use models::convert::{self, ConvertError, ConvertOptions};
+use session::{ChatTemplate, TemplateSandbox};
 
 #[derive(Debug, Args)]
 #[command(
@@ -88,7 +89,13 @@ pub(super) fn run(args: ConvertArgs) -> Result<Exit, CliError> {
         &interrupted,
     );
     bar.finish_and_clear();
-    let done = result.map_err(failure)?;
+    let mut done = result.map_err(failure)?;
+    if let Some(template) = &done.chat_template
+        && let Err(e) = ChatTemplate::new(template.clone(), "model", &TemplateSandbox::InProcess)
+    {
+        done.warnings
+            .push(format!("chat_template: {e}; conversations will be refused until --chat-template gives another"));
+    }
     for warning in &done.warnings {
         eprintln!("warning: {warning}");
     }

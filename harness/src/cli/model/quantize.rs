@@ -30,6 +30,9 @@ pub(super) struct QuantizeArgs {
     /// Type of the blocks' matrices; i2_s, tq2_0 and tq1_0 take ternary values only.
     #[arg(long, value_name = "TYPE", value_parser = ggml_type)]
     matrices: Option<GgmlType>,
+    /// Name the pre-tokenizer of a file without one (tokenizer.ggml.pre), e.g. llama-bpe for Llama 3's vocabulary.
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pre: Option<String>,
     #[command(flatten)]
     target: Target,
 }
@@ -163,8 +166,8 @@ fn text(out: &std::path::Path, done: &Repacked) -> String {
 }
 
 pub(super) fn quantize(args: QuantizeArgs) -> Result<Exit, CliError> {
-    if args.embedding.is_none() && args.output.is_none() && args.matrices.is_none() {
-        return Err(CliError::Usage("nothing to do: pass --embedding, --output or --matrices".into()));
+    if args.embedding.is_none() && args.output.is_none() && args.matrices.is_none() && args.pre.is_none() {
+        return Err(CliError::Usage("nothing to do: pass --embedding, --output, --matrices or --pre".into()));
     }
     args.target.check()?;
     let source = ModelSource::from_option(args.model);
@@ -173,8 +176,13 @@ pub(super) fn quantize(args: QuantizeArgs) -> Result<Exit, CliError> {
         let evidence = packing_evidence::gather(&file).map_err(|e| CliError::Refused(e.to_string()))?;
         refuse_other_packing(&source, &evidence, repack::stated_packing(file.gguf()))?;
     }
-    let targets =
-        Targets { embedding: args.embedding, output: args.output, matrices: args.matrices, ..Targets::default() };
+    let targets = Targets {
+        embedding: args.embedding,
+        output: args.output,
+        matrices: args.matrices,
+        pre: args.pre,
+        ..Targets::default()
+    };
     let done = write(&file, &args.target.out, &targets, args.target.force)?;
     output::print(&match args.target.format {
         TextOrJson::Json => output::json(&json!({"out": args.target.out.display().to_string(), "result": done}))?,

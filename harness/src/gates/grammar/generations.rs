@@ -512,7 +512,7 @@ fn prompt_tokens(
         None => Ok(model.tokenize(&format!("{system}\n\n{prompt}\n"), Special::Content)?),
         Some(template) => template
             .tokens(model, &[Message::new("system", system), Message::new("user", prompt)], true)
-            .map_err(|e| GateError::Other(e.to_string())),
+            .map_err(|e| GateError::Unmeasurable { code: "no-prompt", message: e.to_string() }),
     }
 }
 
