@@ -37,13 +37,13 @@ fn status() -> sys::bn_status {
 }
 
 /// A model that the engine's grammars read tokens of.
-pub struct Vocabulary {
+pub(crate) struct Vocabulary {
     model: *mut sys::llama_model,
     n: i32,
 }
 
 impl Vocabulary {
-    pub fn load(path: &Path) -> Self {
+    pub(crate) fn load(path: &Path) -> Self {
         let path = CString::new(path.as_os_str().as_bytes()).unwrap();
         let mut st = status();
         // SAFETY: a NUL-terminated path, default parameters and a status that outlive the call.
@@ -67,7 +67,7 @@ impl Drop for Vocabulary {
 }
 
 /// One text on its way through the engine's grammar.
-pub struct EngineGrammar<'v> {
+pub(crate) struct EngineGrammar<'v> {
     ptr: *mut Native,
     vocabulary: &'v Vocabulary,
 }
@@ -80,7 +80,7 @@ impl Drop for EngineGrammar<'_> {
 }
 
 impl<'v> EngineGrammar<'v> {
-    pub fn new(vocabulary: &'v Vocabulary, grammar: &Grammar) -> Self {
+    pub(crate) fn new(vocabulary: &'v Vocabulary, grammar: &Grammar) -> Self {
         // The engine looks for a symbol called "root" even when another one is asked for, and drops the grammar without
         // a word when there is none.
         let text = match grammar.rule_names().iter().any(|name| name == ENGINE_ROOT) {
@@ -96,7 +96,7 @@ impl<'v> EngineGrammar<'v> {
     }
 
     /// The ids of the tokens that are allowed here (`llama_sampler_apply` over the whole vocabulary).
-    pub fn allowed(&self) -> Vec<u32> {
+    pub(crate) fn allowed(&self) -> Vec<u32> {
         let mut candidates: Vec<_> =
             (0..self.vocabulary.n).map(|id| sys::llama_token_data { id, logit: 0.0, p: 0.0 }).collect();
         let mut array = sys::llama_token_data_array {
@@ -114,7 +114,7 @@ impl<'v> EngineGrammar<'v> {
 
     /// Takes one token, or says that the grammar forbids it; an end-of-generation token asks whether the text is a
     /// sentence.
-    pub fn accept(&mut self, token: TokenId) -> bool {
+    pub(crate) fn accept(&mut self, token: TokenId) -> bool {
         let mut st = status();
         // SAFETY: a valid grammar; the oracle asks first whether the token is allowed, which the engine asserts.
         unsafe { oracle_grammar_accept(self.ptr, token.get(), &raw mut st) };

@@ -231,7 +231,12 @@ fn aside(grammar: &Grammar<'_>, all: &[Token], unexplained: &[bool]) -> Option<C
                         | Item::Value(_)
                         | Item::Time(_)
                         | Item::Entry(
-                            Entry::Room(_) | Entry::Type(_) | Entry::Noun(..) | Entry::Elsewhere | Entry::Mode(_) | Entry::Refer
+                            Entry::Room(_)
+                                | Entry::Type(_)
+                                | Entry::Noun(..)
+                                | Entry::Elsewhere
+                                | Entry::Mode(_)
+                                | Entry::Refer
                         )
                 )
             });
@@ -252,9 +257,8 @@ fn digits_of_two_kinds(raw: &str) -> bool {
     use unicode_normalization::UnicodeNormalization as _;
     let wide = |c: char| matches!(c, '\u{FF10}'..='\u{FF19}');
     let chars: Vec<char> = raw.chars().collect();
-    let mixed = chars.windows(2).any(|w| {
-        (w[0].is_ascii_digit() && wide(w[1])) || (wide(w[0]) && w[1].is_ascii_digit())
-    });
+    let mixed =
+        chars.windows(2).any(|w| (w[0].is_ascii_digit() && wide(w[1])) || (wide(w[0]) && w[1].is_ascii_digit()));
     mixed
         || chars
             .iter()
@@ -280,7 +284,8 @@ mod tests {
     fn check(text: &str, device: &str, action: Action) -> Command {
         let registry = Registry::embedded().unwrap();
         let reading = read(text);
-        let command = reading.command.unwrap_or_else(|| panic!("{text}: {:?} {:?}", reading.flags, reading.unexplained));
+        let command =
+            reading.command.unwrap_or_else(|| panic!("{text}: {:?} {:?}", reading.flags, reading.unexplained));
         assert_eq!((reading.flags, reading.unexplained), (vec![], vec![]), "{text}");
         let found = command.device(&registry, &[]).unwrap_or_else(|| panic!("{text}: no device"));
         assert_eq!((found.device_id.as_str(), command.action(found.device_type)), (device, Some(action)), "{text}");
@@ -300,14 +305,26 @@ mod tests {
         check("把过道灯再调亮一点", "corridor_strip", Action::IncreaseBrightness);
         check("把客厅的灯关掉", "lounge_ceiling_light", Action::TurnOff);
         check("我在卧室，把这里的空调打开", "bedroom_climate", Action::TurnOn);
-        assert_eq!(check("把走廊灯的亮度调到三十%", "corridor_strip", Action::SetBrightness).amount, Amount::Brightness(30));
-        assert_eq!(check("走廊灯调到百分之四十", "corridor_strip", Action::SetBrightness).amount, Amount::Brightness(40));
+        assert_eq!(
+            check("把走廊灯的亮度调到三十%", "corridor_strip", Action::SetBrightness).amount,
+            Amount::Brightness(30)
+        );
+        assert_eq!(
+            check("走廊灯调到百分之四十", "corridor_strip", Action::SetBrightness).amount,
+            Amount::Brightness(40)
+        );
         assert_eq!(
             check("把卧室空调调到零下5度", "bedroom_climate", Action::SetTemperature).amount,
             Amount::Temperature(-5)
         );
-        assert_eq!(check("把卧室空调切换到制冷模式", "bedroom_climate", Action::SetMode).amount, Amount::Mode(super::super::vocabulary::Mode::Cool));
-        assert_eq!(check("把卧室空调切到涡轮模式", "bedroom_climate", Action::SetMode).amount, Amount::OtherMode("涡轮".into()));
+        assert_eq!(
+            check("把卧室空调切换到制冷模式", "bedroom_climate", Action::SetMode).amount,
+            Amount::Mode(super::super::vocabulary::Mode::Cool)
+        );
+        assert_eq!(
+            check("把卧室空调切到涡轮模式", "bedroom_climate", Action::SetMode).amount,
+            Amount::OtherMode("涡轮".into())
+        );
         let command = check("晚上九点半后，把走廊灯调到10%", "corridor_strip", Action::SetBrightness);
         assert_eq!(command.time_after.unwrap().to_string(), "21:30");
     }
@@ -331,7 +348,9 @@ mod tests {
         ] {
             assert_eq!(check(text, device, action).amount, amount, "{text}");
         }
-        for (text, time) in [("after 10 pm, turn on the hallway light", "22:00"), ("turn on the hallway light after 22:30", "22:30")] {
+        for (text, time) in
+            [("after 10 pm, turn on the hallway light", "22:00"), ("turn on the hallway light after 22:30", "22:30")]
+        {
             let command = check(text, "corridor_strip", Action::TurnOn);
             assert_eq!(command.time_after.unwrap().to_string(), time);
         }
@@ -355,9 +374,13 @@ mod tests {
 
     #[test]
     fn device_names_are_whole_nouns() {
-        for text in
-            ["打开书房客厅灯", "打开客厅灯箱", "turn on the guest living room light", "turn on the kitchen light strip", "打开第二个床头灯"]
-        {
+        for text in [
+            "打开书房客厅灯",
+            "打开客厅灯箱",
+            "turn on the guest living room light",
+            "turn on the kitchen light strip",
+            "打开第二个床头灯",
+        ] {
             let reading = read(text);
             assert!(reading.command.is_none() && !reading.flags.is_empty(), "{text}");
         }
@@ -396,7 +419,8 @@ mod tests {
     /// W15: "all" and several targets.
     #[test]
     fn w15_all_and_several() {
-        for text in ["关闭所有灯", "把灯都关掉", "turn off all the lights", "turn everything off", "打开每盏灯"] {
+        for text in ["关闭所有灯", "把灯都关掉", "turn off all the lights", "turn everything off", "打开每盏灯"]
+        {
             flagged(text, InputFlag::AllTargets);
         }
         for text in ["打开客厅灯和厨房灯", "turn on the kitchen light and the hallway light"] {
