@@ -6,41 +6,26 @@
 
 mod builtins;
 mod lexer;
+mod machine;
 mod methods;
 mod python;
+mod rendering;
 mod run;
 mod syntax;
 mod text;
 mod value;
 
 use std::ops::Range;
-use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bitnet_rs::{Model, Special, TokenId};
-use serde::Serialize;
 
 use super::{GenerateError, TemplateSandbox, fits_context};
 use python::LocalTime;
-use text::Text;
-use value::{Dict, Value};
+use rendering::with_stack;
 
-/// One message of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Message {
-    /// `system`, `user` or `assistant`.
-    pub role: String,
-    /// The text.
-    pub content: String,
-}
-
-impl Message {
-    /// A message.
-    pub fn new(role: &str, content: impl Into<String>) -> Self {
-        Self { role: role.into(), content: content.into() }
-    }
-}
+pub use rendering::Message;
+pub(crate) use rendering::{Rendered, Rendering};
 
 /// A chat template and where it comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,11 +38,6 @@ pub struct ChatTemplate {
 
 /// Longest template and longest rendering, in bytes.
 const MAX_TEMPLATE: usize = 256 << 10;
-const MAX_RENDERED: usize = 16 << 20;
-
-/// Roles that templates build markers of (`<|` and the role and `|>`). Any other role is what a message says.
-const ROLES: [&str; 9] =
-    ["system", "user", "assistant", "tool", "function", "developer", "ipython", "model", "environment"];
 
 impl ChatTemplate {
     /// The template in the model's metadata; `sandbox` says where it is rendered.
@@ -206,39 +186,6 @@ pub(crate) fn check(template: &str) -> Result<(), String> {
     with_stack(move || syntax::parse(&template).map(drop))
 }
 
-/// A rendered conversation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, serde::Deserialize)]
-pub(super) struct Rendered {
-    pub(super) text: String,
-    /// The bytes that messages brought, in order.
-    pub(super) from_messages: Vec<Range<usize>>,
-}
-
-impl Rendered {
-    /// Did a message bring any of these bytes?
-    fn is_foreign(&self, place: &Range<usize>) -> bool {
-        let next = self.from_messages.partition_point(|r| r.end <= place.start);
-        self.from_messages.get(next).is_some_and(|r| r.start < place.end)
-    }
-}
-
-impl From<&Text> for Rendered {
-    fn from(text: &Text) -> Self {
-        let (mut plain, mut from_messages): (String, Vec<Range<usize>>) = Default::default();
-        for ch in text.chars() {
-            let start = plain.len();
-            plain.push(ch.char());
-            if ch.is_message() {
-                match from_messages.last_mut().filter(|r| r.end == start) {
-                    Some(run) => run.end = plain.len(),
-                    None => from_messages.push(start..plain.len()),
-                }
-            }
-        }
-        Self { text: plain, from_messages }
-    }
-}
-
 fn tokens(model: &Model, rendered: &Rendered) -> Result<Vec<TokenId>, GenerateError> {
     let markers = markers(model)?;
     let text = rendered.text.as_str();
@@ -352,77 +299,6 @@ fn own_places(rendered: &Rendered, markers: &[Marker]) -> Vec<(Range<usize>, Tok
     }
     places.sort_by_key(|(place, _)| place.start);
     places
-}
-
-/// All that a rendering needs.
-#[derive(Debug, Serialize, serde::Deserialize)]
-pub(super) struct Rendering {
-    pub(super) template: String,
-    messages: Vec<Message>,
-    add_generation_prompt: bool,
-    bos_token: Option<String>,
-    eos_token: Option<String>,
-    now: LocalTime,
-}
-
-/// Stack of a rendering: what bounds its depth is a count, and this is room for it.
-const STACK: usize = 64 << 20;
-
-fn with_stack<T: Send>(run: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, run);
-        let thread = thread.map_err(|e| format!("no thread to render it on: {e}"))?;
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
-}
-
-impl Rendering {
-    /// Renders in this process.
-    pub(super) fn run(&self) -> Result<Rendered, String> {
-        with_stack(|| {
-            let body = syntax::parse(&self.template).map_err(one_line)?;
-            let rendered = run::render(&body, self.variables(), self.now, MAX_RENDERED).map_err(one_line)?;
-            let rendered = Rendered::from(&rendered);
-            if rendered.text.len() > MAX_RENDERED {
-                return Err(format!("it renders more than {MAX_RENDERED} bytes"));
-            }
-            Ok(rendered)
-        })
-    }
-
-    fn variables(&self) -> Vec<(&'static str, Value)> {
-        let messages = self.messages.iter().map(|message| {
-            let mut dict = Dict::default();
-            let own = ROLES.contains(&message.role.as_str());
-            let role = if own { Text::own(&message.role) } else { Text::message(&message.role) };
-            dict.insert(Value::str("role"), Value::Str(role));
-            dict.insert(Value::str("content"), Value::Str(Text::message(&message.content)));
-            Value::Dict(Rc::new(dict))
-        });
-        let mut variables = vec![
-            ("messages", Value::list(messages.collect())),
-            ("tools", Value::None),
-            ("documents", Value::None),
-            ("add_generation_prompt", Value::Bool(self.add_generation_prompt)),
-        ];
-        // A special token that the vocabulary does not have is not defined.
-        for (name, token) in [("bos_token", &self.bos_token), ("eos_token", &self.eos_token)] {
-            if let Some(token) = token {
-                variables.push((name, Value::str(token)));
-            }
-        }
-        variables
-    }
-}
-
-/// What went wrong; the template's text in it cannot speak to a terminal.
-fn one_line(text: String) -> String {
-    let text: String =
-        text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect();
-    match text.char_indices().nth(500) {
-        Some((at, _)) => format!("{}…", &text[..at]),
-        None => text,
-    }
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::cmp::Ordering;
 use std::rc::Rc;
 
+use super::machine::{Given, Machine, Run, namespace_name, undefined};
 use super::methods;
 use super::python::{self, Json};
-use super::run::{Given, Machine, Run, namespace_name, undefined};
 use super::text::{Ch, Text};
 use super::value::{Dict, Number, Value, compare, equal, range_length};
 
@@ -79,7 +79,7 @@ pub(super) fn function(machine: &Machine, name: &str, given: Given) -> Run<Value
                     for pair in elements(machine, name, pairs)? {
                         match pair.elements().as_deref() {
                             Some([key, value]) => {
-                                super::run::hashable(key)?;
+                                super::machine::hashable(key)?;
                                 dict.insert(key.clone(), value.clone());
                             }
                             _ => return Err(format!("{name} needs pairs")),
@@ -331,7 +331,7 @@ pub(super) fn filter(machine: &Machine, name: &str, value: Value, given: &Given)
             let mut seen: Vec<Value> = Vec::new();
             let mut kept = Vec::new();
             for (key, item) in items {
-                super::run::hashable(&key)?;
+                super::machine::hashable(&key)?;
                 machine.pay(seen.len())?;
                 if !seen.iter().any(|s| equal(s, &key)) {
                     seen.push(key);

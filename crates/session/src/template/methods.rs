@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::run::{Given, Machine, Run, loop_method};
+use super::machine::{Given, Machine, Run, loop_method};
 use super::text::{Ch, Text, is_space};
 use super::value::{Dict, Value, equal};
 
@@ -163,7 +163,7 @@ fn dictionary(dict: &Rc<Dict>, name: &str, given: &Given) -> Run<Value> {
         if !(1..=2).contains(&n) {
             return Err("dict.get takes a key and perhaps a default".into());
         }
-        super::run::hashable(&given.positional[0])?;
+        super::machine::hashable(&given.positional[0])?;
         let found = dict.get(&given.positional[0]).cloned();
         return Ok(found.or_else(|| given.positional.get(1).cloned()).unwrap_or(Value::None));
     }
@@ -443,7 +443,7 @@ fn string(machine: &Machine, text: &Text, name: &str, given: &Given) -> Run<Valu
     let string = |at: usize| -> Run<&Text> {
         match argument(at) {
             Some(Value::Str(text)) => Ok(text),
-            Some(Value::Undefined(u)) => Err(super::run::undefined(u)),
+            Some(Value::Undefined(u)) => Err(super::machine::undefined(u)),
             other => Err(format!("{what} needs a string, not {}", other.map_or("nothing", Value::type_name))),
         }
     };

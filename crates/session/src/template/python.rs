@@ -379,3 +379,14 @@ pub(super) fn strftime(now: LocalTime, format: &Text) -> Result<Text, String> {
     }
     Ok(out.into())
 }
+
+impl Value {
+    /// As printed. `None` where Python prints an address.
+    pub(super) fn print(&self) -> Option<Text> {
+        match self {
+            Self::Str(text) => Some(text.clone()),
+            Self::Undefined(_) => Some(Text::own("")),
+            _ => repr(self),
+        }
+    }
+}

@@ -3,65 +3,19 @@
 //! The semantics are jinja2's over Python's values, in the environment that transformers sets up. What is not
 //! supported ends the rendering with its name; nothing is rendered otherwise than there.
 
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::builtins;
+use super::machine::{Given, Machine, Run, hashable, namespace_name, undefined};
 use super::methods;
 use super::python::LocalTime;
-use super::syntax::{Arguments, Body, Call, Comparison, Expr, For, Kind, Macro, Op, Target};
+use super::syntax::{Arguments, Body, Call, Comparison, Expr, For, Kind, Op, Target};
 use super::text::{Ch, Text};
-use super::value::{Dict, Number, Value, compare, equal};
+use super::value::{Dict, LoopState, MacroValue, Number, Scope, Value, compare, equal};
 
-/// Steps and characters that a rendering may cost. A template in use takes some thousand.
-const FUEL: u64 = 40_000_000;
 /// Depth of expressions, statements and macro calls.
 const MAX_DEPTH: usize = 1000;
-
-/// Why a rendering ended.
-pub(super) type Run<T> = Result<T, String>;
-
-struct Scope {
-    names: RefCell<HashMap<String, Value>>,
-    outer: Option<Rc<Scope>>,
-}
-
-impl Scope {
-    fn inside(outer: &Rc<Scope>) -> Rc<Self> {
-        Rc::new(Self { names: RefCell::default(), outer: Some(outer.clone()) })
-    }
-
-    fn get(&self, name: &str) -> Option<Value> {
-        let mut scope = self;
-        loop {
-            if let Some(value) = scope.names.borrow().get(name) {
-                return Some(value.clone());
-            }
-            scope = scope.outer.as_deref()?;
-        }
-    }
-
-    fn set(&self, name: &str, value: Value) {
-        self.names.borrow_mut().insert(name.to_owned(), value);
-    }
-}
-
-/// A macro and where it was defined.
-pub(super) struct MacroValue {
-    definition: Rc<Macro>,
-    scope: Rc<Scope>,
-}
-
-/// `loop`.
-pub(super) struct LoopState {
-    pub(super) items: Vec<Value>,
-    index: usize,
-    depth: usize,
-    changed: Option<Vec<Value>>,
-    /// What a recursive loop runs again, and where.
-    recursion: Option<(Rc<For>, Rc<Scope>)>,
-}
 
 enum Flow {
     On,
@@ -69,50 +23,12 @@ enum Flow {
     Continue,
 }
 
-/// A call's evaluated arguments.
-#[derive(Default)]
-pub(super) struct Given {
-    pub(super) positional: Vec<Value>,
-    pub(super) named: Vec<(String, Value)>,
-}
-
-impl Given {
-    /// The parameter at `index` or of `name`.
-    pub(super) fn get(&self, index: usize, name: &str) -> Option<&Value> {
-        self.positional.get(index).or_else(|| self.named.iter().find(|(n, _)| n == name).map(|(_, v)| v))
-    }
-
-    /// Refuses arguments beyond those that are understood.
-    pub(super) fn only(&self, what: &str, names: &[&str]) -> Run<()> {
-        if self.positional.len() > names.len() {
-            return Err(format!("{what} takes at most {} arguments here", names.len()));
-        }
-        for (at, (name, _)) in self.named.iter().enumerate() {
-            let place = names.iter().position(|n| n == name);
-            let twice = place.is_some_and(|p| p < self.positional.len())
-                || self.named[..at].iter().any(|(other, _)| other == name);
-            if place.is_none() || twice {
-                return Err(format!("{what}: the argument '{name}' is not supported"));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// One rendering.
-pub(super) struct Machine {
-    fuel: Cell<u64>,
-    depth: Cell<usize>,
-    limit: usize,
-    pub(super) now: LocalTime,
-}
-
 /// Renders a template with these variables, to at most `limit` characters.
 ///
 /// # Errors
 /// The template's own refusal, what is not supported, or what costs too much.
 pub(super) fn render(body: &Body, variables: Vec<(&str, Value)>, now: LocalTime, limit: usize) -> Run<Text> {
-    let machine = Machine { fuel: Cell::new(FUEL), depth: Cell::new(0), limit, now };
+    let machine = Machine::new(now, limit);
     let scope = Rc::new(Scope { names: RefCell::default(), outer: None });
     for (name, value) in variables {
         scope.set(name, value);
@@ -125,17 +41,6 @@ pub(super) fn render(body: &Body, variables: Vec<(&str, Value)>, now: LocalTime,
 }
 
 impl Machine {
-    /// Pays for `n` characters or elements, before they are made.
-    pub(super) fn pay(&self, n: usize) -> Run<()> {
-        match self.fuel.get().checked_sub(u64::try_from(n).unwrap_or(u64::MAX).saturating_add(1)) {
-            Some(left) => {
-                self.fuel.set(left);
-                Ok(())
-            }
-            None => Err("it takes too many steps or makes too much text (out of fuel)".into()),
-        }
-    }
-
     fn deeper<T>(&self, run: impl FnOnce() -> Run<T>) -> Run<T> {
         self.pay(0)?;
         if self.depth.get() >= MAX_DEPTH {
@@ -770,31 +675,8 @@ impl Machine {
     }
 }
 
-pub(super) fn undefined(what: &str) -> String {
-    format!("{what} is undefined")
-}
-
 fn too_large() -> String {
     "a whole number beyond 64 bits".into()
-}
-
-pub(super) fn namespace_name(name: &str) -> Run<()> {
-    if name.starts_with('_') {
-        return Err(format!("the attribute '{name}' of a namespace begins with an underscore"));
-    }
-    Ok(())
-}
-
-/// Refuses a key that Python cannot hash.
-pub(super) fn hashable(key: &Value) -> Run<()> {
-    match key {
-        Value::List(_) | Value::Dict(_) | Value::Namespace(_) | Value::View(..) => {
-            Err(format!("a {} cannot be a key", key.type_name()))
-        }
-        Value::Tuple(items) => items.iter().try_for_each(hashable),
-        Value::Undefined(what) => Err(format!("{} as a key", undefined(what))),
-        _ => Ok(()),
-    }
 }
 
 fn arithmetic(op: Op, a: Number, b: Number) -> Run<Value> {
@@ -889,25 +771,4 @@ fn loop_attribute(state: &Rc<RefCell<LoopState>>, name: &str) -> Option<Value> {
         "changed" => Value::Method(Box::new(Value::Loop(state.clone())), "changed"),
         _ => return None,
     })
-}
-
-/// `loop.cycle` and `loop.changed`.
-pub(super) fn loop_method(state: &RefCell<LoopState>, name: &str, given: &Given) -> Run<Value> {
-    if !given.named.is_empty() {
-        return Err(format!("loop.{name} takes no named arguments"));
-    }
-    let mut state = state.borrow_mut();
-    if name == "cycle" {
-        if given.positional.is_empty() {
-            return Err("loop.cycle needs something to cycle through".into());
-        }
-        return Ok(given.positional[state.index % given.positional.len()].clone());
-    }
-    let same = state.changed.as_ref().is_some_and(|old| {
-        old.len() == given.positional.len() && old.iter().zip(&given.positional).all(|(a, b)| equal(a, b))
-    });
-    if !same {
-        state.changed = Some(given.positional.clone());
-    }
-    Ok(Value::Bool(!same))
 }

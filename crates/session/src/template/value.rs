@@ -2,10 +2,10 @@
 
 use std::cell::RefCell;
 use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::python;
-use super::run::{LoopState, MacroValue};
+use super::syntax::{For, Macro};
 use super::text::Text;
 
 /// What a template computes with.
@@ -170,15 +170,47 @@ impl Value {
             _ => return None,
         })
     }
+}
 
-    /// As printed. `None` where Python prints an address.
-    pub(super) fn print(&self) -> Option<Text> {
-        match self {
-            Self::Str(text) => Some(text.clone()),
-            Self::Undefined(_) => Some(Text::own("")),
-            _ => python::repr(self),
+pub(super) struct Scope {
+    pub(super) names: RefCell<HashMap<String, Value>>,
+    pub(super) outer: Option<Rc<Scope>>,
+}
+
+impl Scope {
+    pub(super) fn inside(outer: &Rc<Scope>) -> Rc<Self> {
+        Rc::new(Self { names: RefCell::default(), outer: Some(outer.clone()) })
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<Value> {
+        let mut scope = self;
+        loop {
+            if let Some(value) = scope.names.borrow().get(name) {
+                return Some(value.clone());
+            }
+            scope = scope.outer.as_deref()?;
         }
     }
+
+    pub(super) fn set(&self, name: &str, value: Value) {
+        self.names.borrow_mut().insert(name.to_owned(), value);
+    }
+}
+
+/// A macro and where it was defined.
+pub(super) struct MacroValue {
+    pub(super) definition: Rc<Macro>,
+    pub(super) scope: Rc<Scope>,
+}
+
+/// `loop`.
+pub(super) struct LoopState {
+    pub(super) items: Vec<Value>,
+    pub(super) index: usize,
+    pub(super) depth: usize,
+    pub(super) changed: Option<Vec<Value>>,
+    /// What a recursive loop runs again, and where.
+    pub(super) recursion: Option<(Rc<For>, Rc<Scope>)>,
 }
 
 pub(super) fn range_length(start: i64, stop: i64, step: i64) -> usize {
