@@ -135,7 +135,7 @@ fn wrong_in(report: &Value) -> Vec<String> {
 }
 
 /// Runs everything on one model file; what went wrong.
-fn sweep(folder: &Path, model: &Path, gates: &str) -> (Vec<String>, Value) {
+fn sweep(folder: &Path, model: &Path, gates: &str, threads: &str) -> (Vec<String>, Value) {
     let mut wrong = Vec::new();
     let model = model.to_str().unwrap();
     let out = |name: &str| folder.join(name).to_str().unwrap().to_owned();
@@ -158,8 +158,19 @@ fn sweep(folder: &Path, model: &Path, gates: &str) -> (Vec<String>, Value) {
             break;
         }
     }
-    let args =
-        ["gates", "--quick", "--self-check", "--threads", "2", "--format", "json", "--only", gates, "--model", model];
+    let args = [
+        "gates",
+        "--quick",
+        "--self-check",
+        "--threads",
+        threads,
+        "--format",
+        "json",
+        "--only",
+        gates,
+        "--model",
+        model,
+    ];
     let (code, stdout, err) = run(&args);
     let Ok(report) = serde_json::from_slice::<Value>(&stdout) else {
         wrong.push(format!("gates: {code:?} {err}"));
@@ -191,7 +202,10 @@ fn every_verdict_on_a_model_that_nobody_thought_of_is_pass_or_unknown_with_its_r
         let mut rng = ChaCha8Rng::seed_from_u64(seed << 32 | n);
         let spec = draw(&mut rng);
         write_synth_file(&spec, n, &model, true, &mut |_| (), &AtomicBool::new(false)).unwrap();
-        let (found, report) = sweep(folder.path(), &model, gates_of(n));
+        // Two threads that wait for each other cost a busy machine much more than they compute.
+        let threads = if n % 5 == 0 { "2" } else { "1" };
+        let (found, report) = sweep(folder.path(), &model, gates_of(n), threads);
+        println!("model {n}: {} wrong", found.len());
         let shape = SynthSpec { vocabulary: None, ..spec.clone() };
         wrong.extend(found.into_iter().map(|what| format!("model {n} of seed {seed} ({shape:?}): {what}")));
         for gate in report["gates"].as_array().into_iter().flatten() {
@@ -218,7 +232,7 @@ fn no_preset_fails() {
     for preset in PRESETS.iter().filter(|p| wanted.split(',').any(|w| w == p.name)) {
         let spec = SynthSpec::preset(preset.name).unwrap();
         write_synth_file(&spec, 1, &model, true, &mut |_| (), &AtomicBool::new(false)).unwrap();
-        let (found, report) = sweep(folder.path(), &model, "0,1,3a,3b,4");
+        let (found, report) = sweep(folder.path(), &model, "0,1,3a,3b,4", "2");
         let verdicts: Vec<String> =
             report["gates"].as_array().into_iter().flatten().map(|g| format!("{} {}", g["id"], g["verdict"])).collect();
         println!("{}: {}", preset.name, verdicts.join(", "));

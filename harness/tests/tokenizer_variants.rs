@@ -89,3 +89,70 @@ fn ids_are_those_of_the_library_or_the_variant_is_named() {
     assert!(wrong.is_empty(), "{} carried over wrongly:\n{}", wrong.len(), wrong.join("\n"));
     assert!(equal >= 15, "{equal}");
 }
+
+fn small(vocabulary: synth::vocabulary::Vocabulary) -> SynthSpec {
+    SynthSpec {
+        name: "abc".into(),
+        n_layer: 1,
+        n_embd: 128,
+        n_ff: 128,
+        n_head: 2,
+        n_head_kv: 2,
+        n_vocab: vocabulary.tokens.len() as u32,
+        vocabulary: Some(vocabulary),
+        ..SynthSpec::preset("tiny").unwrap()
+    }
+}
+
+/// A model file, with pieces of its bytes replaced.
+fn written(folder: &Path, spec: &SynthSpec, replaced: &[(&[u8], &[u8])]) -> std::path::PathBuf {
+    let path = folder.join("m.gguf");
+    write_synth_file(spec, 1, &path, true, &mut |_| (), &AtomicBool::new(false)).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    for (old, new) in replaced {
+        let at = bytes.windows(old.len()).position(|w| w == *old).unwrap();
+        bytes.splice(at..at + old.len(), new.iter().copied());
+    }
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+fn load(path: &Path) -> Result<Model, bitnet_rs::Error> {
+    Model::load(path, ModelParams::default())
+}
+
+#[test]
+fn add_eos_token_ends_no_prompt() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = small(synth::vocabulary::Vocabulary::synthetic(300).unwrap());
+    let expected =
+        load(&written(folder.path(), &spec, &[])).unwrap().tokenize("a lamp", Special::ContentWithBos).unwrap();
+    let model = load(&written(folder.path(), &spec, &[(b"add_bos_token", b"add_eos_token")])).unwrap();
+    assert_eq!(model.info().tokenizer().add_eos, Some(true));
+    for special in [Special::ContentWithBos, Special::MarkupWithBos] {
+        assert_eq!(model.tokenize("a lamp", special).unwrap(), expected);
+    }
+}
+
+#[test]
+fn without_eos_token_id_the_end_is_known_by_its_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut vocabulary = synth::vocabulary::Vocabulary::synthetic(300).unwrap();
+    let (eos, eot) = (vocabulary.eos.take().unwrap() as i32, vocabulary.eot.take().unwrap() as i32);
+    let model = load(&written(folder.path(), &small(vocabulary), &[])).unwrap();
+    assert_eq!(model.eos().map(|t| t.get()), Some(eos));
+    let ends: Vec<i32> = (0..300).filter(|id| model.is_end_of_generation(model.token(*id).unwrap())).collect();
+    // Token 11, the engine's default for what a file does not name, is a comma or the like.
+    assert_eq!(ends, [eos, eot]);
+}
+
+/// `unordered_map::at` is what the engine said at the first text.
+#[test]
+fn a_vocabulary_of_another_kind_is_refused_with_the_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = small(synth::vocabulary::Vocabulary::synthetic(300).unwrap());
+    let text = |s: &str| [&(s.len() as u64).to_le_bytes()[..], s.as_bytes()].concat();
+    let replaced: [(&[u8], &[u8]); 2] = [(&text("gpt2"), &text("llama")), (&text("abc"), &text("ab"))];
+    let refused = load(&written(folder.path(), &spec, &replaced)).err().unwrap().to_string();
+    assert!(refused.contains("SentencePiece") && refused.contains("bytes have no token"), "{refused}");
+}

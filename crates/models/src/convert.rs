@@ -1138,7 +1138,7 @@ mod tests {
     #[test]
     fn configurations_that_mean_something_else_are_refused_by_field() {
         type Change = fn(&mut Json);
-        let cases: [(&str, Change); 17] = [
+        let cases: [(&str, Change); 26] = [
             ("architectures", |c| c["architectures"] = json!(["Qwen2ForCausalLM"])),
             ("architectures", |c| c["architectures"] = json!(7)),
             ("hidden_act", |c| c["hidden_act"] = json!("gelu")),
@@ -1156,6 +1156,20 @@ mod tests {
                 c["quantization_config"]["modules_to_not_convert"] = json!(["lm_head", "model.layers.0.mlp"]);
             }),
             ("rope_scaling", |c| c["rope_scaling"] = json!({"type": "dynamic", "factor": 2.0})),
+            ("rope_scaling", |c| c["rope_scaling"] = json!("linear")),
+            ("rope_scaling", |c| c["rope_scaling"] = json!([{"type": "linear", "factor": 2.0}])),
+            ("rope_scaling", |c| c["rope_scaling"] = json!({"rope_type": 3, "factor": 2.0})),
+            ("rope_scaling", |c| c["rope_scaling"] = json!({"rope_type": "default", "type": "linear", "factor": 2.0})),
+            ("rope_scaling", |c| c["rope_scaling"] = json!({"rope_type": "linear", "factor": 2.0, "beta_fast": 32})),
+            ("rope_parameters", |c| {
+                c["rope_parameters"] =
+                    json!({"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}});
+            }),
+            ("rope_parameters", |c| {
+                c["rope_parameters"] = json!({"rope_theta": 10000.0, "partial_rotary_factor": 0.5})
+            }),
+            ("rope_theta", |c| c["rope_parameters"] = json!({"rope_theta": 500000.0})),
+            ("partial_rotary_factor", |c| c["partial_rotary_factor"] = json!(0.5)),
             ("rms_norm_eps", |c| c["rms_norm_eps"] = json!("1e400")),
             ("rope_theta", |c| c["rope_theta"] = json!(0)),
         ];
@@ -1170,6 +1184,20 @@ mod tests {
         json["hidden_act"] = json!("relu2");
         json["tie_word_embeddings"] = json!(false);
         assert!(Config::read(&json, false).unwrap_err().to_string().contains("tie_word_embeddings"));
+    }
+
+    #[test]
+    fn an_output_beside_a_tied_embedding_must_be_the_embedding() {
+        let header = r#"{"e":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},"same":{"dtype":"F16","shape":[1,2],"data_offsets":[8,12]},"other":{"dtype":"F32","shape":[1,2],"data_offsets":[12,20]},"flat":{"dtype":"F32","shape":[2],"data_offsets":[20,28]}}"#;
+        let mut data: Vec<u8> = [1.0f32, 2.0].iter().flat_map(|x| x.to_le_bytes()).collect();
+        data.extend([1.0, 2.0].iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()));
+        data.extend([1.0f32, 2.5, 1.0, 2.0].iter().flat_map(|x| x.to_le_bytes()));
+        let hf = checkpoint(header, &data);
+        let against = |name: &str| same_tensor(&hf, hf.need("e").unwrap(), hf.need(name).unwrap());
+        assert!(against("same").is_ok());
+        let err = against("other").unwrap_err().to_string();
+        assert!(err.contains("'other'") && err.contains("tie_word_embeddings"), "{err}");
+        assert!(against("flat").is_err());
     }
 
     #[test]

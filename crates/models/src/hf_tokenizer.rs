@@ -795,6 +795,56 @@ mod tests {
     }
 
     #[test]
+    fn an_end_that_a_gguf_cannot_name_is_said() {
+        let mut t = tokenizer();
+        let text = ["<s>", "<|end_of_text|>", "<|eot_id|>", "<stop>", "<|eom_id|>"];
+        t["added_tokens"] = (4..9).map(|id| json!({"id": id, "content": text[id - 4], "special": true})).collect();
+        let beside = |config: Json, generation: Json| Neighbours {
+            tokenizer_config: Some(json!({"bos_token": "<s>", "eos_token": "<|eot_id|>"})),
+            config: Some(json!({"eos_token_id": config})),
+            generation_config: Some(json!({"eos_token_id": generation})),
+            ..Neighbours::default()
+        };
+        let warnings = |config, generation| {
+            let beside = beside(config, generation);
+            super::read(t.to_string().as_bytes(), &beside, None, None).unwrap().warnings
+        };
+        assert!(warnings(json!([5, 6]), json!([5, 6, 8])).is_empty(), "the engine knows 8 by its text");
+        for (config, generation) in [(json!([5, 6, 7]), json!(null)), (json!(5), json!([6, 7]))] {
+            let said = warnings(config, generation);
+            assert!(said.len() == 1 && said[0].contains("eos_token_id: 7 ('<stop>')"), "{said:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_tokenizer_adds_elsewhere_and_unknown_fields_are_refused() {
+        type Change = fn(&mut Json);
+        let cases: [(&str, Change); 4] = [
+            ("post_processor", |t| {
+                t["post_processor"] = json!({"type": "BertProcessing", "sep": ["<s>", 4], "cls": ["<s>", 4]})
+            }),
+            ("post_processor", |t| {
+                t["post_processor"] = json!({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}},
+                    {"SpecialToken": {"id": "<s>"}}]});
+            }),
+            ("unknown field `post_tokenizer`", |t| t["post_tokenizer"] = json!({})),
+            ("unknown field `glued`", |t| t["added_tokens"][0]["glued"] = json!(true)),
+        ];
+        for (part, change) in cases {
+            let mut t = tokenizer();
+            change(&mut t);
+            let err = read_json(&t, None).unwrap_err().to_string();
+            assert!(err.contains(part), "{part}: {err}");
+        }
+        for key in ["add_eos_token", "add_prefix_space"] {
+            let beside =
+                Neighbours { tokenizer_config: Some(json!({"bos_token": "<s>", key: true})), ..Neighbours::default() };
+            let err = super::read(tokenizer().to_string().as_bytes(), &beside, None, None).unwrap_err().to_string();
+            assert!(err.contains(key), "{err}");
+        }
+    }
+
+    #[test]
     fn pre_tokenizers_by_their_rule() {
         let mut t = tokenizer();
         let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": true});
