@@ -69,6 +69,7 @@ pub fn run_gate(gate: GateId, inputs: &GateInputs, progress: Box<dyn FnMut(&str)
         let (severity, code) = match &e {
             GateError::Interrupted => return Err(e),
             GateError::Engine(bitnet_rs::Error::ContextMemory { .. }) => (Severity::Unmeasured, "not-enough-memory"),
+            e if files::shortage::is_named_in(&e.to_string()) => (Severity::Unmeasured, recorder::SHORTAGE),
             _ => (Severity::Failure, "error"),
         };
         rec.say(e.to_string());
