@@ -25,7 +25,7 @@ check: setup ## Fast lane: format, lints, walls between the crates, the unit tes
 	$(CARGO) test --locked -p harness --test walls
 	$(CARGO) test --locked -p files -p kv -p gguf -p grammar -p cartridge -p agent -p reference
 
-nightly: test bindings docs consumers msrv sanitize valgrind ## Everything in `test`, and what takes longer
+nightly: test shortages bindings docs consumers msrv sanitize valgrind ## Everything in `test`, and what takes longer
 	$(MAKE) fuzz FUZZ_SECONDS=60
 
 bench: setup ## Speed of the embedded model; `harness bench --help` for other models, cartridges and grammars
@@ -39,6 +39,10 @@ tokenizer-parity: setup ## Compare the engine's token ids with HuggingFace token
 
 hostile: setup ## Feed thousands of hostile inputs, each in a process of its own; shows the counts
 	$(CARGO) test --locked -p harness --test hostile -- --nocapture
+
+shortages: setup ## Every command under limits on memory, threads, descriptors, stack and file size; signals at random moments
+	$(CARGO) test --release --locked -p harness --test hostile -- --ignored --nocapture --test-threads=1 \
+		every_command_under_every_limit signals_at_any_moment_of_any_gate
 
 fuzz: setup ## Fuzz every reader of foreign files for FUZZ_SECONDS each (docs/how-to/hostile.md)
 	fuzz/run.sh
@@ -63,4 +67,4 @@ consumers: setup ## Use bitnet-rs as a git, a path and a vendored dependency: bu
 msrv: setup ## Check the Rust version that Cargo.toml claims, as well as can be had here
 	scripts/msrv.sh
 
-.PHONY: help setup gates test check nightly bench reference tokenizer-parity hostile fuzz sanitize valgrind bindings docs consumers msrv
+.PHONY: help setup gates test check nightly bench reference tokenizer-parity hostile shortages fuzz sanitize valgrind bindings docs consumers msrv
