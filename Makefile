@@ -31,7 +31,7 @@ times: setup ## The tests with what each took, the slowest last (needs cargo-nex
 deny: ## Licences, advisories, duplicate versions (needs cargo-deny; deny.toml)
 	$(CARGO) deny --locked check
 
-nightly: test bindings docs consumers msrv sanitize valgrind ## Everything in `test`, and what takes longer
+nightly: test shortages bindings docs consumers msrv sanitize valgrind ## Everything in `test`, and what takes longer
 	$(MAKE) fuzz FUZZ_SECONDS=60
 	$(MAKE) sweep
 
@@ -49,6 +49,10 @@ tokenizer-parity: setup ## Compare the engine's token ids with HuggingFace token
 
 hostile: setup ## Feed thousands of hostile inputs, each in a process of its own; shows the counts
 	$(CARGO) test --locked -p harness --test hostile -- --nocapture
+
+shortages: setup ## Every command under limits on memory, threads, descriptors, stack and file size; signals at random moments
+	$(CARGO) test --release --locked -p harness --test hostile -- --ignored --nocapture --test-threads=1 \
+		every_command_under_every_limit signals_at_any_moment_of_any_gate
 
 fuzz: setup ## Fuzz every reader of foreign files for FUZZ_SECONDS each (docs/how-to/hostile.md)
 	fuzz/run.sh
@@ -77,4 +81,4 @@ clients: setup ## The registry with others' software (PyPI): S3 servers, and the
 msrv: setup ## Check the Rust version that Cargo.toml claims, as well as can be had here
 	scripts/msrv.sh
 
-.PHONY: help setup gates test check times deny nightly sweep bench reference tokenizer-parity hostile fuzz sanitize valgrind bindings docs consumers clients msrv
+.PHONY: help setup gates test check times deny nightly sweep bench reference tokenizer-parity hostile shortages fuzz sanitize valgrind bindings docs consumers clients msrv

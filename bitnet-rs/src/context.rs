@@ -17,6 +17,7 @@ use crate::logits::{Logits, Rows};
 use crate::model::Model;
 use crate::positions::PositionSet;
 use crate::probe::{Probe, ProbeSlot, on_tensor};
+use crate::threads::ThreadPool;
 use crate::{Error, engine_log, memory, status, threads};
 use kv::{SequenceState, StateBlob, StateGeometry};
 
@@ -24,7 +25,6 @@ use kv::{SequenceState, StateBlob, StateGeometry};
 /// `&mut self`. It keeps its model alive.
 pub struct Context {
     ptr: NonNull<sys::llama_context>,
-    pool: NonNull<sys::ggml_threadpool>,
     model: Model,
     params: EffectiveParams,
     geometry: StateGeometry,
@@ -38,6 +38,8 @@ pub struct Context {
     probe: Option<Box<ProbeSlot>>,
     /// `Send` but not `Sync`: the engine's contexts have no locks.
     not_sync: PhantomData<std::cell::Cell<()>>,
+    /// Freed after the context that uses it: see `drop`.
+    _pool: ThreadPool,
 }
 
 // SAFETY: a llama_context has no thread affinity; every access goes through &mut self (or &self for constant
@@ -48,8 +50,8 @@ impl Context {
     /// Makes a context (`llama_new_context_with_model`).
     ///
     /// # Errors
-    /// [`Error::ContextParam`], [`Error::KvType`], [`Error::ContextMemory`] before the engine is asked;
-    /// [`Error::ContextCreate`] when it refuses.
+    /// [`Error::ContextParam`], [`Error::KvType`], [`Error::ContextMemory`], [`Error::HostShortage`] before the engine is
+    /// asked; [`Error::ContextCreate`] when it refuses.
     pub fn new(model: &Model, params: &ContextParams) -> Result<Self, Error> {
         Self::with_optional_probe(model, params, None)
     }
@@ -74,7 +76,12 @@ impl Context {
         params: &ContextParams,
         probe: Option<Box<dyn Probe>>,
     ) -> Result<Self, Error> {
-        let checked = params.check(model)?;
+        let mut checked = params.check(model)?;
+        // Before anything is promised that counts on them: how large a micro-batch may be depends on the threads.
+        let pool = ThreadPool::new(checked.n_threads)?;
+        if pool.n_threads() < checked.n_threads {
+            checked = ContextParams { n_threads: pool.n_threads(), ..params.clone() }.check(model)?;
+        }
         memory::require(model, &checked, params.allow_overcommit)?;
         let cancel = CancelHandle::new();
         let abort = Arc::clone(&cancel.0);
@@ -113,16 +120,6 @@ impl Context {
             .ok()
             .and_then(NonNull::new)
             .ok_or_else(|| Error::ContextCreate { reason: engine_log::reason(&log) })?;
-        // SAFETY: plain parameters for 1..=512 threads; the pool is freed in Drop after the context.
-        let pool = unsafe {
-            let mut pool_params = sys::ggml_threadpool_params_default(checked.n_threads as i32);
-            sys::ggml_threadpool_new(&raw mut pool_params)
-        };
-        let Some(pool) = NonNull::new(pool) else {
-            // SAFETY: just made and used by nobody.
-            unsafe { sys::llama_free(ptr.as_ptr()) };
-            return Err(Error::ContextCreate { reason: "the engine made no thread pool".into() });
-        };
         // SAFETY: both are valid; the context uses the pool until it is freed, and it is freed first.
         let params = unsafe {
             sys::llama_attach_threadpool(ptr.as_ptr(), pool.as_ptr(), pool.as_ptr());
@@ -132,7 +129,6 @@ impl Context {
         let seqs = vec![PositionSet::default(); params.n_seq_max as usize];
         Ok(Self {
             ptr,
-            pool,
             model: model.clone(),
             params,
             geometry,
@@ -143,6 +139,7 @@ impl Context {
             abort,
             probe,
             not_sync: PhantomData,
+            _pool: pool,
         })
     }
 
@@ -294,6 +291,7 @@ impl Context {
                 })
             })
         });
+        let outcome = outcome.flatten();
         if let Some(slot) = self.probe.as_mut()
             && let Some(panic) = slot.panic.take()
         {
@@ -339,7 +337,10 @@ impl Context {
         self.seqs = before;
         if let Err(e) = undo {
             self.poisoned = Some(format!("{cause}; and then {e}"));
-        } else if !matches!(cause, Error::ContextFull { .. } | Error::ContextFragmented { .. } | Error::Cancelled) {
+        } else if !matches!(
+            cause,
+            Error::ContextFull { .. } | Error::ContextFragmented { .. } | Error::Cancelled | Error::HostShortage { .. }
+        ) {
             self.poisoned = Some(cause.to_string());
         }
         cause
@@ -612,12 +613,9 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: made by this type, freed once, the context before the pool that it uses; the model, the
-        // cancel state and the probe are fields and live on until after this.
-        unsafe {
-            sys::llama_free(self.ptr.as_ptr());
-            sys::ggml_threadpool_free(self.pool.as_ptr());
-        }
+        // SAFETY: made by this type, freed once; the pool that it uses, the model, the cancel state and the probe are
+        // fields and live on until after this.
+        unsafe { sys::llama_free(self.ptr.as_ptr()) };
     }
 }
 

@@ -29,9 +29,10 @@ pub(crate) fn capture<T>(call: impl FnOnce() -> T) -> (T, Vec<String>) {
     (value, lines)
 }
 
-/// The last captured line that says why, for an error message.
+/// The captured line that says why, for an error message: the last one that names what the host lacks, since the engine
+/// goes on to say that it failed, else the last.
 pub(crate) fn reason(lines: &[String]) -> String {
-    match lines.last() {
+    match lines.iter().rev().find(|line| files::shortage::is_named_in(line)).or(lines.last()) {
         Some(line) => line.clone(),
         None => "the engine gave no reason".to_owned(),
     }

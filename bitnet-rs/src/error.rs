@@ -63,7 +63,8 @@ pub enum Error {
     },
     /// The context would not fit into memory.
     #[error(
-        "a context of {n_ctx} tokens needs about {needed} bytes and {available} are available; lower n_ctx, use a smaller KV type, or allow overcommit"
+        "a context of {n_ctx} tokens needs about {needed} bytes and {available} {}, use a smaller KV type, or allow overcommit",
+        files::shortage::NO_CONTEXT
     )]
     ContextMemory {
         /// Requested size in tokens.
@@ -221,6 +222,14 @@ pub enum Error {
         /// What it said.
         message: String,
     },
+    /// The host gives no thread, no stack or no memory; nothing is said about the model.
+    #[error("{} {what}: {source}", files::shortage::NOT_GIVEN)]
+    HostShortage {
+        /// What was needed, and for what.
+        what: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// Input or output failed.
     #[error("{path:?}: {source}")]
     Io {
@@ -229,4 +238,16 @@ pub enum Error {
         /// The cause.
         source: std::io::Error,
     },
+}
+
+impl Error {
+    /// Is it the host that lacks something, rather than the model or an argument that is wrong?
+    pub fn is_host_shortage(&self) -> bool {
+        match self {
+            Self::HostShortage { .. } | Self::ContextMemory { .. } => true,
+            Self::Io { source, .. } => files::shortage::is_shortage(source),
+            // What passed through the engine or another crate is text by now.
+            other => files::shortage::is_named_in(&other.to_string()),
+        }
+    }
 }

@@ -264,7 +264,8 @@ pub fn gemm(packed: &[u8], k: usize, activations: &[i8]) -> Result<Vec<f32>, Err
 /// when there are more than 3, gemv for the rest.
 ///
 /// # Errors
-/// [`Error::KernelArgument`] for shapes that do not fit, row counts that are no multiple of 4 included.
+/// [`Error::KernelArgument`] for shapes that do not fit, row counts that are no multiple of 4 included;
+/// [`Error::HostShortage`].
 pub fn mul_mat(
     packed: &[u8],
     scale: f32,
@@ -297,6 +298,10 @@ pub fn mul_mat(
     }
     // The engine counts an I2_S element as one byte: four times what it needs.
     let memory = rows * k + 4096 + columns * (k + rows) * 4 + (1 << 20);
+    threads::room(memory).map_err(|source| Error::HostShortage {
+        what: format!("{memory} bytes for a product of {rows} rows"),
+        source,
+    })?;
     threads::with_stack(rows, columns, n_threads, || {
         // SAFETY: one ggml context of `memory` bytes holds the three tensors and the graph with room to spare;
         // the data is copied into tensors of exactly the sizes checked above (packed bytes, then the scale);
@@ -323,13 +328,18 @@ pub fn mul_mat(
             let result = if code == sys::GGML_STATUS_SUCCESS {
                 let data = (*y).data.cast::<f32>();
                 Ok(std::slice::from_raw_parts(data, rows * columns).to_vec())
+            } else if code == sys::GGML_STATUS_ALLOC_FAILED {
+                Err(Error::HostShortage {
+                    what: format!("{n_threads} threads for a product"),
+                    source: std::io::Error::last_os_error(),
+                })
             } else {
                 Err(Error::Native { function: "ggml_graph_compute", message: format!("returned {code}") })
             };
             sys::ggml_free(ctx);
             result
         }
-    })
+    })?
 }
 
 /// The start-up self-test: one block with weights −1, 0, 1, −1, … and activations 1, 2, 3, …; returns the sum of

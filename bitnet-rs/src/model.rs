@@ -249,6 +249,12 @@ fn widest_i2s_rows(file: &ModelFile) -> usize {
 }
 
 fn load_error(path: &Path, log: &[String], fallback: &str) -> Error {
+    // The engine opens the file once more, and says nothing of why it could not.
+    if let Err(source) = std::fs::File::open(path)
+        && files::shortage::is_shortage(&source)
+    {
+        return Error::HostShortage { what: "a descriptor for the model".into(), source };
+    }
     let reason = if log.is_empty() { fallback.to_owned() } else { engine_log::reason(log) };
     Error::ModelLoad { path: path.into(), reason }
 }

@@ -5,8 +5,12 @@
 //! calling thread gets a stack that is large enough ([`with_stack`]) and the micro-batch is bounded by the
 //! stack of the workers ([`max_columns`]), which the C library sizes.
 
+use std::io;
 use std::num::NonZeroUsize;
+use std::ptr::{self, NonNull};
 use std::sync::Once;
+
+use bitnet_sys as sys;
 
 use crate::Error;
 
@@ -41,8 +45,13 @@ pub(crate) fn clamp(requested: u32) -> Result<u32, Error> {
     Ok(requested.min(most))
 }
 
+/// Least stack of a worker thread: what glibc gives where `ulimit -s` sets none.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const LEAST_WORKER_STACK: usize = 2 << 20;
+
 /// Stack of a thread that the C library makes with default attributes, in bytes: what the engine's worker
-/// threads get.
+/// threads get. A smaller one, by `ulimit -s`, is raised to 2 MiB first, for all threads of this process that ask for
+/// none: the engine's would run past its end.
 pub fn worker_stack() -> usize {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
@@ -53,6 +62,13 @@ pub fn worker_stack() -> usize {
             let mut size: libc::size_t = 0;
             if pthread_getattr_default_np(attributes.as_mut_ptr()) == 0 {
                 let got = libc::pthread_attr_getstacksize(attributes.as_ptr(), &raw mut size);
+                if got == 0
+                    && size < LEAST_WORKER_STACK
+                    && libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), LEAST_WORKER_STACK) == 0
+                    && pthread_setattr_default_np(attributes.as_ptr()) == 0
+                {
+                    size = LEAST_WORKER_STACK;
+                }
                 libc::pthread_attr_destroy(attributes.as_mut_ptr());
                 if got == 0 && size > 0 {
                     return size;
@@ -68,6 +84,8 @@ pub fn worker_stack() -> usize {
 unsafe extern "C" {
     /// glibc's default thread attributes; the libc crate does not bind it.
     fn pthread_getattr_default_np(attr: *mut libc::pthread_attr_t) -> libc::c_int;
+    /// Sets them.
+    fn pthread_setattr_default_np(attr: *const libc::pthread_attr_t) -> libc::c_int;
 }
 
 /// Bytes of the array for `columns` columns of a matrix with `rows` rows on `threads` threads.
@@ -93,9 +111,89 @@ pub(crate) fn max_columns(rows: usize, wanted: u32, threads: u32) -> u32 {
 
 /// Runs `call` on a stack that holds the array for `columns` columns, growing the stack if this thread's
 /// is too small. Any thread may call, whatever its stack.
-pub(crate) fn with_stack<T>(rows: usize, columns: usize, threads: u32, call: impl FnOnce() -> T) -> T {
+///
+/// # Errors
+/// As [`on_stack`].
+pub(crate) fn with_stack<T>(rows: usize, columns: usize, threads: u32, call: impl FnOnce() -> T) -> Result<T, Error> {
     let needed = array_bytes(rows, columns, threads as usize) + STACK_BASE;
-    stacker::maybe_grow(needed, needed + STACK_BASE, call)
+    on_stack(needed, needed + STACK_BASE, "the product of a matrix", call)
+}
+
+/// Runs `call` with at least `needed` bytes of stack, on a new one of `size` bytes where this thread has less.
+///
+/// # Errors
+/// [`Error::HostShortage`] where the system does not give it.
+pub(crate) fn on_stack<T>(needed: usize, size: usize, what: &str, call: impl FnOnce() -> T) -> Result<T, Error> {
+    if stacker::remaining_stack().is_none_or(|left| left < needed) {
+        // Stacker panics where its mapping fails. Another thread may take the room in between, but hardly ever does.
+        room(size + (1 << 20))
+            .map_err(|source| Error::HostShortage { what: format!("a stack of {size} bytes for {what}"), source })?;
+    }
+    Ok(stacker::maybe_grow(needed, size, call))
+}
+
+/// Can this many bytes be mapped now?
+pub(crate) fn room(bytes: usize) -> io::Result<()> {
+    // SAFETY: an anonymous mapping that nobody touches and that is given back at once; on failure nothing is mapped.
+    unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let mapped = libc::mmap(ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        if mapped == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        libc::munmap(mapped, bytes);
+    }
+    Ok(())
+}
+
+/// The engine's threads (`ggml_threadpool`), the calling one counted.
+pub(crate) struct ThreadPool {
+    ptr: NonNull<sys::ggml_threadpool>,
+    n_threads: u32,
+}
+
+// SAFETY: a pool has no thread affinity; only its owner hands it to the engine.
+unsafe impl Send for ThreadPool {}
+
+impl ThreadPool {
+    /// Makes a pool of `wanted` threads, or of as many as the system gives.
+    ///
+    /// # Errors
+    /// [`Error::HostShortage`] where not even a pool without other threads can be made.
+    pub(crate) fn new(wanted: u32) -> Result<Self, Error> {
+        // Their stacks are raised to what they need before the first one is made.
+        worker_stack();
+        for n_threads in (1..=wanted.clamp(1, MAX_THREADS)).rev() {
+            // SAFETY: plain parameters for 1 to 512 threads; the pool is freed when this value is dropped.
+            let made = unsafe {
+                let mut params = sys::ggml_threadpool_params_default(n_threads as i32);
+                sys::ggml_threadpool_new(&raw mut params)
+            };
+            if let Some(ptr) = NonNull::new(made) {
+                if n_threads < wanted {
+                    tracing::warn!("{wanted} threads asked for, {n_threads} used: the system makes no more");
+                }
+                return Ok(Self { ptr, n_threads });
+            }
+        }
+        Err(Error::HostShortage { what: "a thread pool".into(), source: io::Error::last_os_error() })
+    }
+
+    /// How many threads it has.
+    pub(crate) fn n_threads(&self) -> u32 {
+        self.n_threads
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut sys::ggml_threadpool {
+        self.ptr.as_ptr()
+    }
+}
+
+impl Drop for ThreadPool {
+    fn drop(&mut self) {
+        // SAFETY: made by `new` and freed once; whoever uses it is gone by then (the context frees itself first).
+        unsafe { sys::ggml_threadpool_free(self.ptr.as_ptr()) };
+    }
 }
 
 #[cfg(test)]

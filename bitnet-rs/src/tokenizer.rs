@@ -4,7 +4,7 @@ use bitnet_sys as sys;
 
 use crate::ids::TokenId;
 use crate::model::Model;
-use crate::{Error, status};
+use crate::{Error, status, threads};
 
 /// Longest text accepted by one call, in bytes. The engine counts in `i32` and needs several times the
 /// text's size in memory while it splits.
@@ -32,7 +32,8 @@ impl Model {
     /// Splits `text` into tokens (`llama_tokenize`). Interior NUL bytes are ordinary characters.
     ///
     /// # Errors
-    /// [`Error::TextTooLong`] beyond [`MAX_TEXT`] bytes.
+    /// [`Error::TextTooLong`] beyond [`MAX_TEXT`] bytes; [`Error::HostShortage`] where there is no room for the stack that
+    /// a text of more than 4,096 bytes needs.
     pub fn tokenize(&self, text: &str, special: Special) -> Result<Vec<TokenId>, Error> {
         if text.len() > MAX_TEXT {
             return Err(Error::TextTooLong { len: text.len(), max: MAX_TEXT });
@@ -46,7 +47,7 @@ impl Model {
         loop {
             let cap = i32::try_from(ids.len()).unwrap_or(i32::MAX);
             let mut n = 0;
-            stacker::maybe_grow(stack, stack, || {
+            threads::on_stack(stack, stack, "splitting a text into tokens", || {
                 status::checked("llama_tokenize", |st| {
                     // SAFETY: text and ids are valid for the lengths given; the model is alive.
                     unsafe {
@@ -63,7 +64,7 @@ impl Model {
                         );
                     }
                 })
-            })?;
+            })??;
             match usize::try_from(n) {
                 Ok(n) => {
                     ids.truncate(n);

@@ -9,7 +9,7 @@ pub enum Exit {
     Success = 0,
     /// At least one gate FAILs, or a verification did not hold.
     Fail = 1,
-    /// Usage or configuration.
+    /// Usage or configuration, or a host that lacks memory, threads, descriptors or room on a disk.
     Usage = 2,
     /// No FAIL, but something could not be measured.
     Unknown = 3,
@@ -19,6 +19,8 @@ pub enum Exit {
     Incomplete = 5,
     /// Interrupted.
     Interrupted = 130,
+    /// Whoever read standard output is gone, so the rest was not made: 128 and the number of SIGPIPE, as shells count.
+    ReaderGone = 141,
 }
 
 impl From<Exit> for ExitCode {

@@ -38,8 +38,7 @@ pub fn install() -> Result<(), ctrlc::Error> {
             return;
         }
         let _ = writeln!(io::stderr(), "interrupted");
-        files::leftovers::remove_all();
-        files::process::leave(Exit::Interrupted as i32);
+        files::leftovers::remove_all_and_leave(Exit::Interrupted as i32);
     })
 }
 

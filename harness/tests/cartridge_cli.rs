@@ -373,7 +373,9 @@ fn parts_of_a_trained_cache_become_a_cartridge() {
 
 #[test]
 fn gate_3b_measures_the_cartridge_that_transformers_computed() {
-    let report = json(&["gates", "--only", "3b", "--threads", "1", "--format", "json"]);
+    let (code, out, err) = run(&["gates", "--only", "3b", "--threads", "1", "--format", "json"]);
+    assert_eq!(code, 3, "one gate decides no P0: {err}");
+    let report: Value = serde_json::from_str(&out).unwrap();
     let metrics = &report["gates"][0]["metrics"];
     for kl in ["foreign_kl_to_engine", "foreign_kl_to_transformers"] {
         let kl = metrics[kl].as_f64().unwrap_or_else(|| panic!("{kl} was not measured: {metrics}"));
@@ -382,4 +384,76 @@ fn gate_3b_measures_the_cartridge_that_transformers_computed() {
     for layout in ["native", "rewritten", "head_major"] {
         assert_eq!(metrics[format!("{layout}_max_abs")].as_f64(), Some(0.0), "{metrics}");
     }
+}
+
+/// A text that comes back as it was put in, and ids that make the same cartridge again.
+#[test]
+fn inspect_shows_the_text_and_prints_the_ids_that_importing_needs() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (text, c, blob, ids, again) = (at("t"), at("c"), at("b"), at("ids"), at("again"));
+    std::fs::write(&text, "The lamp in the kitchen is called lumo.").unwrap();
+    json(&["cartridge", "create", "--text", &text, "--threads", "1", "--format", "json", "--out", &c]);
+    let seen = json(&["cartridge", "inspect", &c, "--format", "json"]);
+    assert!(seen["text"].as_str().unwrap().ends_with("The lamp in the kitchen is called lumo."), "{seen}");
+    let (_, shown, _) = run(&["cartridge", "inspect", &c]);
+    assert!(shown.contains("The lamp in the kitchen is called lumo."), "{shown}");
+
+    let (code, printed, _) = run(&["cartridge", "inspect", &c, "--ids"]);
+    assert_eq!(code, 0);
+    let listed: Vec<i64> = printed.split_whitespace().map(|id| id.parse().unwrap()).collect();
+    assert_eq!(seen["tokens"], serde_json::json!(listed));
+    assert_eq!(listed.len() as u64, seen["n_tokens"].as_u64().unwrap());
+    std::fs::write(&ids, printed).unwrap();
+    json(&["cartridge", "export-blob", &c, "--format", "json", "--out", &blob]);
+    json(&["cartridge", "import-blob", &blob, "--tokens", &ids, "--format", "json", "--out", &again]);
+    let difference = json(&["cartridge", "diff", &c, &again, "--format", "json"]);
+    assert_eq!((&difference["first_token"], &difference["tensors"]), (&Value::Null, &serde_json::json!([])));
+
+    // The same from stdin.
+    let from_stdin = ["cartridge", "create", "--text", "-", "--threads", "1", "--out", &again, "--force"];
+    let (code, _, err) = run_with(&from_stdin, "The lamp in the kitchen is called lumo.");
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(json(&["cartridge", "inspect", &again, "--format", "json"])["tokens"], seen["tokens"]);
+}
+
+/// One continues the other, or they part somewhere: said instead of 'cannot be compared'.
+#[test]
+fn cartridges_of_different_length_are_compared_as_far_as_they_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    for (name, ids) in [("short", "5 6 7"), ("long", "5 6 7 8 9"), ("other", "5 9 7 8")] {
+        std::fs::write(at(name), ids).unwrap();
+        let (tokens, out) = (at(name), at(&format!("{name}.c")));
+        json(&["cartridge", "create", "--tokens", &tokens, "--threads", "1", "--format", "json", "--out", &out]);
+    }
+    let diff = |a: &str, b: &str| run(&["cartridge", "diff", &at(a), &at(b)]);
+    let (code, out, _) = diff("short.c", "long.c");
+    assert!(code == 1 && out.contains("tokens: 3 and 5; the first 3 are equal"), "{out}");
+    let (code, out, _) = diff("long.c", "other.c");
+    assert!(code == 1 && out.contains("tokens: 5 and 4; they differ from index 1"), "{out}");
+    let (code, out, _) = run(&["cartridge", "diff", &at("short.c"), &at("long.c"), "--format", "json"]);
+    let document: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, document["first_token"].as_u64()), (1, Some(3)));
+}
+
+/// The marker that closes the turn is never cut off, and no message recommends it.
+#[test]
+fn a_conversations_turn_is_kept_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(at("t"), "Devices:\n- lumo: light, kitchen").unwrap();
+    std::fs::write(at("long"), "turn on the kitchen light ".repeat(2000)).unwrap();
+    let create = |text: &str, more: &[&str]| {
+        let (text, out) = (at(text), at("c"));
+        run(&[&["cartridge", "create", "--text", &text, "--threads", "1", "--out", &out, "--force"], more].concat())
+    };
+    let (code, _, err) = create("t", &["--system", "--max-tokens", "4"]);
+    assert!(code == 2 && err.contains("--max-tokens 4") && err.contains("closes it"), "{err}");
+    let (code, _, err) = create("t", &["--system", "--max-tokens", "1000"]);
+    assert_eq!(code, 0, "{err}");
+    let (code, _, err) = create("long", &["--system"]);
+    assert!(code == 2 && err.contains("shorten the text") && !err.contains("--max-tokens"), "{err}");
+    let (code, _, err) = create("long", &["--max-tokens", "16"]);
+    assert_eq!(code, 0, "a plain text may be cut: {err}");
 }

@@ -73,7 +73,7 @@ fn no_fault_coincides_with_the_model_it_is_planted_in() {
         assert!(faults(&report, missed).is_empty(), "{name}: {:#}", report["self_check"]);
         assert_eq!(faults(&report, |f| f["not_applicable"] == true), expected, "{name}");
         assert_eq!(faults(&report, |_| true).len(), 3 + 8, "{name}");
-        assert_eq!(code, Some(0), "{name}");
+        assert_eq!(code, Some(3), "{name}: P0 is not decided by two gates");
         let errors: Vec<String> = schema.iter_errors(&report).map(|e| format!("{e} at {}", e.instance_path)).collect();
         assert!(errors.is_empty(), "{name}: {errors:#?}");
     }

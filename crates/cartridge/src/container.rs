@@ -240,6 +240,13 @@ fn refuse_other_formats(file: &[u8]) -> Result<(), ContainerError> {
         [b'P', b'K', 3, 4, ..] => Err(ContainerError::Pickle),
         [0x80, 2..=5, rest @ ..] if rest.get(6) != Some(&b'{') => Err(ContainerError::Pickle),
         [b'G', b'G', b'U', b'F', ..] => Err(ContainerError::OtherFormat("GGUF")),
+        _ if file.starts_with(b"version https://git-lfs") => {
+            Err(ContainerError::OtherFormat("git-LFS pointer (`git lfs pull` fetches what it stands for)"))
+        }
+        // A header length of eight printable characters is beyond the limit.
+        _ if file.len() > LENGTH_BYTES && file[..LENGTH_BYTES].iter().all(|b| matches!(b, 9..=13 | 32..=126)) => {
+            Err(ContainerError::OtherFormat("text"))
+        }
         _ => Ok(()),
     }
 }

@@ -589,16 +589,7 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec
         return items.iter().map(f).collect();
     }
     let f = &f;
-    thread::scope(|scope| {
-        let chunk = items.len().div_ceil(threads);
-        let workers: Vec<_> =
-            items.chunks(chunk).map(|part| scope.spawn(move || part.iter().map(f).collect::<Vec<R>>())).collect();
-        workers
-            .into_iter()
-            .flat_map(|w| match w.join() {
-                Ok(part) => part,
-                Err(panic) => std::panic::resume_unwind(panic),
-            })
-            .collect()
-    })
+    let chunk = items.len().div_ceil(threads);
+    let parts = items.chunks(chunk).map(|part| move || part.iter().map(f).collect::<Vec<R>>());
+    files::threads::in_parallel(parts).into_iter().flatten().collect()
 }

@@ -2,8 +2,9 @@
 //!
 //! The content goes to a temporary file beside the target, is flushed to disk and then renamed. Readers see the old
 //! file or the whole new one; an error (a full disk, a size limit), a drop before [`AtomicFile::commit`] or Ctrl-C
-//! leaves the old one as it was and the temporary one removed. A symbolic link at the target is replaced, never
-//! followed, so that a link planted there cannot redirect the write; devices, pipes and folders are refused.
+//! leaves the old one as it was and the temporary one removed. What a killed process left is removed by the next one
+//! that writes the same file. A symbolic link at the target is replaced, never followed, so that a link planted there
+//! cannot redirect the write; devices, pipes and folders are refused.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -11,10 +12,13 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use crate::leftovers::{self, Leftover};
+use crate::leftovers::{self, Leftover, RANDOM, collect, is_temporary_name, own};
+use crate::scratch;
 
 /// Bytes collected before they go to the file.
 const BUFFER: usize = 1 << 18;
+/// How the names of temporary files end.
+const SUFFIX: &str = ".part";
 
 /// What to do when the target exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +53,14 @@ pub enum AtomicFileError {
         path: PathBuf,
         /// What stands there.
         found: &'static str,
+    },
+    /// The folder that it should stand in is not there.
+    #[error("there is no folder {} to write {} to", folder.display(), path.display())]
+    NoFolder {
+        /// The output file.
+        path: PathBuf,
+        /// The folder.
+        folder: PathBuf,
     },
     /// The system refused.
     #[error("cannot write {}: {source}", path.display())]
@@ -85,16 +97,30 @@ impl AtomicFile {
         let path = path.into();
         check_target(&path, overwrite)?;
         let name = path.file_name().unwrap_or_default();
-        let mut prefix = std::ffi::OsString::from(".");
         // The longest name that a file system takes is 255 bytes; a longer one fails at the rename anyway.
-        prefix.push(if name.len() <= 200 { name } else { std::ffi::OsStr::new("output") });
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(&prefix).suffix(".part");
-        // As an ordinary new file: the umask takes its share. The crate's default of 0600 would make shipped files
-        // unreadable for others.
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        let file = builder.tempfile_in(folder(&path)).map_err(AtomicFileError::io(&path))?;
-        let leftover = leftovers::remove_when_interrupted(file.path());
+        let stem = if name.len() <= 200 { name } else { std::ffi::OsStr::new("output") };
+        let mut prefix = std::ffi::OsString::from(".");
+        prefix.push(stem);
+        prefix.push(".");
+        let folder = existing_folder(&path)?;
+        if let Some(prefix) = prefix.to_str() {
+            collect(folder, |name| is_temporary_name(name, prefix, SUFFIX));
+        }
+        scratch::collect_in(folder);
+        let mut listed = None;
+        let made = tempfile::Builder::new().prefix(&prefix).suffix(SUFFIX).rand_bytes(RANDOM).make_in(folder, |path| {
+            // As an ordinary new file: the umask takes its share.
+            let open = || File::options().read(true).write(true).create_new(true).open(path);
+            let (file, leftover) = leftovers::make(path, open)?;
+            if let Err(e) = own(path, &file) {
+                let _ = fs::remove_file(path);
+                return Err(e);
+            }
+            listed = Some(leftover);
+            Ok(file)
+        });
+        let file = made.map_err(AtomicFileError::io(&path))?;
+        let leftover = listed.ok_or_else(|| AtomicFileError::io(&path)(io::ErrorKind::Other.into()))?;
         Ok(Self { file: BufWriter::with_capacity(BUFFER, file), path, overwrite, leftover })
     }
 
@@ -188,6 +214,18 @@ pub fn check_target(path: &Path, overwrite: Overwrite) -> Result<(), AtomicFileE
     Ok(())
 }
 
+/// As [`folder`], where that is there.
+pub(crate) fn existing_folder(path: &Path) -> Result<&Path, AtomicFileError> {
+    let folder = folder(path);
+    match fs::metadata(folder) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            Err(AtomicFileError::NoFolder { path: path.to_owned(), folder: folder.to_owned() })
+        }
+        _ => Ok(folder),
+    }
+}
+
+/// Where a file stands.
 fn folder(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -238,7 +276,7 @@ mod tests {
         assert_eq!(names(folder.path()), ["out"]);
         let missing = folder.path().join("none").join("out");
         let err: Result<(), AtomicFileError> = super::write(&missing, false, |_| Ok(()));
-        assert!(matches!(err, Err(AtomicFileError::Io { .. })));
+        assert!(matches!(err, Err(AtomicFileError::NoFolder { .. })));
     }
 
     #[test]
@@ -300,6 +338,23 @@ mod tests {
         fs::write(&path, "early").unwrap();
         assert!(matches!(f.commit(), Err(AtomicFileError::Exists { .. })));
         assert_eq!(fs::read(&path).unwrap(), b"early");
+        assert_eq!(names(folder.path()), ["c"]);
+    }
+
+    /// The lock of a killed process is gone; here nobody ever held it.
+    #[test]
+    fn what_a_killed_process_left_goes_with_the_next_write_of_the_same_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("c");
+        let left = |name: &str| folder.path().join(format!(".{name}.{}.part", "x".repeat(RANDOM)));
+        let living = AtomicFile::create(&path, Overwrite::Replace).unwrap();
+        for name in ["c", "d"] {
+            fs::write(left(name), "half").unwrap();
+        }
+        drop(AtomicFile::create(&path, Overwrite::Replace).unwrap());
+        assert!(!left("c").exists() && left("d").exists());
+        living.commit().unwrap();
+        fs::remove_file(left("d")).unwrap();
         assert_eq!(names(folder.path()), ["c"]);
     }
 

@@ -8,8 +8,9 @@ use std::ffi::OsStr;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Lines of stderr that are kept for an explanation.
@@ -88,7 +89,7 @@ pub fn was_interrupted(status: ExitStatus) -> bool {
 /// Each line on stderr is offered to `take`; one that it does not take is kept for [`Outcome::said`].
 ///
 /// # Errors
-/// The system's, when the child cannot be started or waited for.
+/// The system's, when the child, or a thread that serves it, cannot be started or waited for.
 pub fn run(
     command: &mut Command,
     input: Input,
@@ -98,29 +99,19 @@ pub fn run(
 ) -> io::Result<Outcome> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let stdin = child.stdin.take();
-    let lifeline = match input {
-        Input::Lifeline => stdin,
-        Input::Bytes(bytes) => {
-            // A child that dies before it has read everything says so by its ending; the broken pipe is the lesser news.
-            std::thread::spawn(move || stdin.map(|mut pipe| pipe.write_all(&bytes)));
-            None
+    let stdout = child.stdout.take();
+    let stderr = child.stderr.take();
+    let (lines, incoming) = mpsc::channel();
+    let served = serve(input, stdin, stdout, stderr, lines);
+    let (lifeline, output, errors) = match served {
+        Ok(served) => served,
+        Err(e) => {
+            // Nobody would hear it.
+            let _ = child.kill();
+            child.wait()?;
+            return Err(e);
         }
     };
-    let stdout = child.stdout.take();
-    let output = std::thread::spawn(move || {
-        let mut text = String::new();
-        // What was read up to an error is enough to show that it is no answer.
-        let _ = stdout.map(|mut s| s.read_to_string(&mut text));
-        text
-    });
-    let (lines, incoming) = mpsc::channel();
-    let stderr = child.stderr.take();
-    let errors = std::thread::spawn(move || {
-        for line in stderr.map(BufReader::new).into_iter().flat_map(|s| s.split(b'\n')).map_while(Result::ok) {
-            // Nobody listens only once the child is given up.
-            let _ = lines.send(String::from_utf8_lossy(&line).into_owned());
-        }
-    });
     let mut said = Vec::new();
     let mut line = |line: String| {
         if !take(&line) {
@@ -138,6 +129,39 @@ pub fn run(
     Ok(Outcome { ending: ending?, output, said })
 }
 
+/// The threads that hold a child's pipes: its input is fed, or held open, and its outputs are read.
+type Served = (Option<ChildStdin>, JoinHandle<String>, JoinHandle<()>);
+
+fn serve(
+    input: Input,
+    stdin: Option<ChildStdin>,
+    stdout: Option<ChildStdout>,
+    stderr: Option<ChildStderr>,
+    lines: mpsc::Sender<String>,
+) -> io::Result<Served> {
+    let lifeline = match input {
+        Input::Lifeline => stdin,
+        Input::Bytes(bytes) => {
+            // A child that dies before it has read everything says so by its ending; the broken pipe is the lesser news.
+            thread::Builder::new().spawn(move || stdin.map(|mut pipe| pipe.write_all(&bytes)))?;
+            None
+        }
+    };
+    let output = thread::Builder::new().spawn(move || {
+        let mut text = String::new();
+        // What was read up to an error is enough to show that it is no answer.
+        let _ = stdout.map(|mut s| s.read_to_string(&mut text));
+        text
+    })?;
+    let errors = thread::Builder::new().spawn(move || {
+        for line in stderr.map(BufReader::new).into_iter().flat_map(|s| s.split(b'\n')).map_while(Result::ok) {
+            // Nobody listens only once the child is given up.
+            let _ = lines.send(String::from_utf8_lossy(&line).into_owned());
+        }
+    })?;
+    Ok((lifeline, output, errors))
+}
+
 fn wait(
     child: &mut Child,
     limit: Option<Duration>,
@@ -151,7 +175,7 @@ fn wait(
             Ok(text) => line(text),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             // stderr is closed: the child is about to be gone.
-            Err(mpsc::RecvTimeoutError::Disconnected) => std::thread::sleep(Duration::from_millis(5)),
+            Err(mpsc::RecvTimeoutError::Disconnected) => thread::sleep(Duration::from_millis(5)),
         }
         if let Some(status) = child.try_wait()? {
             return Ok(Ending::Exited(status));

@@ -33,6 +33,12 @@ pub enum InputFileError {
         /// First byte that is none.
         offset: usize,
     },
+    /// It begins with a byte-order mark, which is no part of the text and would be taken for one.
+    #[error("begins with a byte-order mark ({mark}); save it as UTF-8 without one")]
+    ByteOrderMark {
+        /// Of which encoding.
+        mark: &'static str,
+    },
     /// The system failed in the middle.
     #[error("{0}")]
     Read(io::Error),
@@ -49,9 +55,9 @@ impl From<InputFileError> for io::Error {
     fn from(e: InputFileError) -> Self {
         match e {
             InputFileError::Open(e) | InputFileError::Read(e) => e,
-            e @ (InputFileError::NotAFile { .. } | InputFileError::NotText { .. }) => {
-                Self::new(io::ErrorKind::InvalidInput, e)
-            }
+            e @ (InputFileError::NotAFile { .. }
+            | InputFileError::NotText { .. }
+            | InputFileError::ByteOrderMark { .. }) => Self::new(io::ErrorKind::InvalidInput, e),
             e @ InputFileError::TooLarge { .. } => Self::new(io::ErrorKind::FileTooLarge, e),
         }
     }
@@ -98,7 +104,43 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, InputFileError> {
 /// # Errors
 /// [`InputFileError`].
 pub fn read_text(path: &Path, limit: u64) -> Result<String, InputFileError> {
-    String::from_utf8(read(path, limit)?).map_err(|e| InputFileError::NotText { offset: e.utf8_error().valid_up_to() })
+    let text = read_marked_text(path, limit)?;
+    match byte_order_mark(text.as_bytes()) {
+        Some(mark) => Err(InputFileError::ByteOrderMark { mark }),
+        None => Ok(text),
+    }
+}
+
+/// As [`read_text`], for texts that keep a UTF-8 byte-order mark: for a caller that says what it does with it.
+///
+/// # Errors
+/// [`InputFileError`].
+pub fn read_marked_text(path: &Path, limit: u64) -> Result<String, InputFileError> {
+    marked_text(read(path, limit)?)
+}
+
+/// As [`read_marked_text`], of bytes that came another way.
+///
+/// # Errors
+/// [`InputFileError::NotText`], [`InputFileError::ByteOrderMark`] of another encoding.
+pub fn marked_text(bytes: Vec<u8>) -> Result<String, InputFileError> {
+    String::from_utf8(bytes).map_err(|e| match byte_order_mark(e.as_bytes()) {
+        Some(mark) if mark != UTF8 => InputFileError::ByteOrderMark { mark },
+        _ => InputFileError::NotText { offset: e.utf8_error().valid_up_to() },
+    })
+}
+
+const UTF8: &str = "of UTF-8, EF BB BF";
+
+/// The byte-order mark at the beginning, by its encoding.
+fn byte_order_mark(bytes: &[u8]) -> Option<&'static str> {
+    let marks: [(&[u8], &str); 4] = [
+        (&[0xef, 0xbb, 0xbf], UTF8),
+        (&[0xff, 0xfe, 0, 0], "of UTF-32, FF FE 00 00"),
+        (&[0xff, 0xfe], "of UTF-16, FF FE"),
+        (&[0xfe, 0xff], "of UTF-16, FE FF"),
+    ];
+    marks.into_iter().find(|(mark, _)| bytes.starts_with(mark)).map(|(_, name)| name)
 }
 
 /// A file's kind as messages name it.
@@ -147,6 +189,27 @@ mod tests {
         assert!(absent.is_usage());
         fs::write(&path, b"ab\xff").unwrap();
         assert!(matches!(read_text(&path, 9), Err(InputFileError::NotText { offset: 2 })));
+    }
+
+    /// "hi" as editors save it in each encoding.
+    #[test]
+    fn byte_order_marks_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        for (bytes, named) in [
+            (&b"\xef\xbb\xbfhi"[..], "EF BB BF"),
+            (b"\xff\xfeh\0i\0", "UTF-16, FF FE"),
+            (b"\xfe\xff\0h\0i", "UTF-16, FE FF"),
+            (b"\xff\xfe\0\0h\0\0\0i\0\0\0", "UTF-32"),
+        ] {
+            fs::write(&path, bytes).unwrap();
+            let e = read_text(&path, 99).unwrap_err();
+            assert!(e.to_string().contains(named), "{e}");
+        }
+        fs::write(&path, "\u{feff}hi").unwrap();
+        assert_eq!(read_marked_text(&path, 99).unwrap(), "\u{feff}hi");
+        fs::write(&path, "hi\u{feff}").unwrap();
+        assert_eq!(read_text(&path, 99).unwrap(), "hi\u{feff}", "elsewhere it is a character");
     }
 
     /// procfs states a length of 0 and has content: the bound holds for what is read.

@@ -5,14 +5,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::atomic_file::{self, AtomicFileError, Overwrite};
-use crate::leftovers;
+use crate::scratch::Scratch;
 
 /// A file in a folder of its own beside its later place; both go when this value goes.
 #[derive(Debug)]
 pub struct Staging {
     path: PathBuf,
-    _leftover: leftovers::Leftover,
-    _folder: tempfile::TempDir,
+    _folder: Scratch,
 }
 
 impl Staging {
@@ -22,13 +21,9 @@ impl Staging {
     /// [`AtomicFileError::Exists`] unless `force`, [`AtomicFileError::NotAFile`], [`AtomicFileError::Io`].
     pub fn beside(output: &Path, force: bool) -> Result<Self, AtomicFileError> {
         atomic_file::check_target(output, Overwrite::forced(force))?;
-        let parent = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let folder = tempfile::Builder::new()
-            .prefix(".staged-")
-            .tempdir_in(parent)
+        let folder = Scratch::in_folder(atomic_file::existing_folder(output)?)
             .map_err(|source| AtomicFileError::Io { path: output.to_owned(), source })?;
-        let leftover = leftovers::remove_when_interrupted(folder.path());
-        Ok(Self { path: folder.path().join("file"), _leftover: leftover, _folder: folder })
+        Ok(Self { path: folder.path().join("file"), _folder: folder })
     }
 
     /// Where to write.

@@ -20,8 +20,8 @@
 mod load;
 
 use std::collections::HashMap;
-use std::thread;
 
+use files::threads::in_parallel;
 use gguf::GgufError;
 use half::f16;
 
@@ -768,23 +768,15 @@ fn attention(q: &[f32], kv: &LayerKv, shape: &Shape) -> Vec<f32> {
     };
     let threads = i2s::worth_threads(tokens * tokens * width).min(heads);
     let share = heads.div_ceil(threads);
-    thread::scope(|scope| {
-        let mut parts = by_head.chunks_mut(share * tokens * dim).enumerate();
-        let mine = parts.next();
-        for (i, part) in parts {
-            let run = &run;
-            scope.spawn(move || {
-                for (j, out) in part.chunks_mut(tokens * dim).enumerate() {
-                    run(i * share + j, out);
-                }
-            });
-        }
-        if let Some((_, part)) = mine {
+    let parts = by_head.chunks_mut(share * tokens * dim).enumerate();
+    in_parallel(parts.map(|(i, part)| {
+        let run = &run;
+        move || {
             for (j, out) in part.chunks_mut(tokens * dim).enumerate() {
-                run(j, out);
+                run(i * share + j, out);
             }
         }
-    });
+    }));
     let mut out = vec![0.0; q.len()];
     for (head, of_head) in by_head.chunks_exact(tokens * dim).enumerate() {
         for (t, row) in of_head.chunks_exact(dim).enumerate() {
@@ -825,17 +817,11 @@ fn float_matmul(matrix: &FloatMatrix<'_>, x: &[f32]) -> Vec<f32> {
     };
     let threads = i2s::worth_threads(rows * cols * tokens).min(rows);
     let share = rows.div_ceil(threads);
-    thread::scope(|scope| {
-        let mut parts = by_row.chunks_mut(share * tokens).enumerate();
-        let mine = parts.next();
-        for (i, part) in parts {
-            let run = &run;
-            scope.spawn(move || run(i * share, part));
-        }
-        if let Some((_, part)) = mine {
-            run(0, part);
-        }
-    });
+    let parts = by_row.chunks_mut(share * tokens).enumerate();
+    in_parallel(parts.map(|(i, part)| {
+        let run = &run;
+        move || run(i * share, part)
+    }));
     let mut out = vec![0.0; by_row.len()];
     for (row, of_row) in by_row.chunks_exact(tokens).enumerate() {
         for (token, &value) in of_row.iter().enumerate() {

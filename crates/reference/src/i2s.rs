@@ -11,6 +11,8 @@
 
 use std::thread;
 
+use files::threads::in_parallel;
+
 /// Weights in one packed block of the x86 layout, and the divisor of every legal row length.
 ///
 /// The kernels divide the row length by this number and drop the rest without a word.
@@ -415,12 +417,11 @@ impl<'a> I2sMatrix<'a> {
         if threads == 1 {
             run(0, &mut by_row);
         } else {
-            thread::scope(|scope| {
-                for (i, out) in by_row.chunks_mut(share * tokens).enumerate() {
-                    let run = &run;
-                    scope.spawn(move || run(i * share, out));
-                }
-            });
+            let parts = by_row.chunks_mut(share * tokens).enumerate();
+            in_parallel(parts.map(|(i, out)| {
+                let run = &run;
+                move || run(i * share, out)
+            }));
         }
         let mut sums = vec![0_i64; by_row.len()];
         for (row, of_row) in by_row.chunks_exact(tokens).enumerate() {

@@ -14,7 +14,7 @@
 //! All entry points meet the same products in the same lane, whatever their loop order; see
 //! [`KernelPath`].
 
-use std::thread;
+use files::threads::in_parallel;
 
 use super::i2s::{BLOCK, I2sError, I2sMatrix, QuantizedRow, worth_threads};
 
@@ -194,21 +194,15 @@ pub fn lane_headroom(matrix: &I2sMatrix<'_>, activations: &[QuantizedRow]) -> Re
     let rows = matrix.rows();
     let threads = worth_threads(rows * matrix.cols() * activations.len()).min(rows);
     let share = rows.div_ceil(threads);
-    thread::scope(|scope| {
-        let parts: Vec<_> = (0..rows)
-            .step_by(share)
-            .map(|first| {
-                let run = &run;
-                scope.spawn(move || run(first..(first + share).min(rows)))
-            })
-            .collect();
-        let mut headroom = LaneHeadroom::EMPTY;
-        for part in parts {
-            let part = part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-            headroom = headroom.merge(part);
-        }
-        Ok(headroom)
-    })
+    let parts = in_parallel((0..rows).step_by(share).map(|first| {
+        let run = &run;
+        move || run(first..(first + share).min(rows))
+    }));
+    let mut headroom = LaneHeadroom::EMPTY;
+    for part in parts {
+        headroom = headroom.merge(part?);
+    }
+    Ok(headroom)
 }
 
 /// Lane sums that no ternary matrix can exceed with these activations: all codes 2 where the

@@ -8,6 +8,7 @@ use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt as _;
 
 use files::children::{self, Children, Ending, Input};
+use files::process::{SHORTAGE, address_space_limit};
 use serde::{Deserialize, Serialize};
 
 use super::GenerateError;
@@ -76,12 +77,20 @@ fn elsewhere(children: &Children, rendering: &Rendering) -> Result<Rendered, Gen
         (Err(_), Ending::Exited(status)) if children::was_interrupted(status) => {
             Err(bitnet_rs::Error::Cancelled.into())
         }
-        (Err(_), Ending::Exited(status)) => Err(match status.signal() {
-            Some(signal) => GenerateError::Template(format!(
-                "needs more than {} MiB of memory or {SECONDS} s to render (its process ended by signal {signal})",
+        (Err(_), Ending::Exited(status)) => Err(if status.signal().is_none() && status.code() != Some(SHORTAGE) {
+            failed(&status)
+        } else if address_space_limit().is_some_and(|limit| limit < MEMORY) {
+            // It never had the memory that a template may take.
+            bitnet_rs::Error::HostShortage {
+                what: format!("the {} MiB that a chat template may take", MEMORY >> 20),
+                source: std::io::ErrorKind::OutOfMemory.into(),
+            }
+            .into()
+        } else {
+            GenerateError::Template(format!(
+                "needs more than {} MiB of memory or {SECONDS} s to render (its process ended with {status})",
                 MEMORY >> 20
-            )),
-            None => failed(&status),
+            ))
         }),
         (Err(e), _) => Err(failed(&e)),
     }

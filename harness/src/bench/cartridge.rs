@@ -425,7 +425,7 @@ fn decode(context: &mut Context, batch: &Batch, stop: &AtomicBool) -> Result<f64
     let done = AtomicBool::new(false);
     let decoded = std::thread::scope(|scope| {
         // A long prefill takes minutes: Ctrl-C reaches it through the handle.
-        scope.spawn(|| {
+        let watch = || {
             while !done.load(Ordering::Relaxed) {
                 if stop.load(Ordering::Relaxed) {
                     cancel.cancel();
@@ -433,7 +433,9 @@ fn decode(context: &mut Context, batch: &Batch, stop: &AtomicBool) -> Result<f64
                 }
                 std::thread::park_timeout(std::time::Duration::from_millis(50));
             }
-        });
+        };
+        // Where no thread can be made, only the second Ctrl-C is heard.
+        let _watcher = std::thread::Builder::new().spawn_scoped(scope, watch);
         let decoded = context.decode(batch).map(|_| ());
         let elapsed = started.elapsed();
         done.store(true, Ordering::Relaxed);

@@ -24,6 +24,7 @@ use crate::bench::{self, BenchError, MeasuredModel, SCHEMA};
 use crate::exit::Exit;
 use crate::interrupt;
 use files::atomic_file::{AtomicFile, Overwrite};
+use files::scratch::Scratch;
 use grammar::tools::{SchemaOptions, ToolRegistry};
 use models::source::{ModelPath, ModelSource};
 
@@ -511,11 +512,10 @@ fn cartridge(args: CartridgeArgs) -> Result<Exit, CliError> {
     let threads = super::gates::threads(args.threads)?;
     let io = |e: std::io::Error| CliError::Usage(format!("--folder: {e}"));
     let folder = match &args.folder {
-        Some(folder) => tempfile::Builder::new().prefix("bitnet-harness-bench-").tempdir_in(folder),
-        None => tempfile::Builder::new().prefix("bitnet-harness-bench-").tempdir(),
+        Some(folder) => Scratch::in_folder(folder),
+        None => Scratch::new(),
     }
     .map_err(io)?;
-    let _leftover = files::leftovers::remove_when_interrupted(folder.path());
     let subject = Subject::load(&args.on, None)?;
     let n_ctx_train = subject.model.info().hyperparameters().n_ctx_train;
     let (mut lengths, mut notes) = (args.n_prompt.clone(), Vec::new());

@@ -1,6 +1,7 @@
 //! `harness cartridge`: build, look at, check, mount and compare cartridges.
 
 use session::{Mount as _, MountError};
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -8,10 +9,11 @@ use bitnet_rs::{Batch, Context, ContextParams, Model, Pos, SeqId, Special, Token
 use clap::{Args, Subcommand};
 use files::children::Children;
 use files::mapped::MappedFile;
+use gguf::{Limits, ModelFile};
 use kv::{KvType, StateBlob, ValueLayout};
 use serde_json::json;
 
-use super::generate::{read_text, refused};
+use super::generate::{read_prompt, read_text, refused};
 use super::output::{self, Target, TextOrJson};
 use super::profile::Settings;
 use super::{CliError, input_error, output_error, progress};
@@ -60,10 +62,10 @@ enum CartridgeCommand {
 #[derive(Debug, Args)]
 struct On {
     /// GGUF file; without it the embedded model.
-    #[arg(long, value_name = "GGUF")]
+    #[arg(short, long, value_name = "GGUF")]
     model: Option<PathBuf>,
     /// Compute threads.
-    #[arg(long, value_name = "N")]
+    #[arg(short, long, value_name = "N")]
     threads: Option<u32>,
     /// Flash attention, which decides how values lie in a native file.
     #[arg(long)]
@@ -96,7 +98,7 @@ impl Target {
 struct CreateArgs {
     #[command(flatten)]
     on: On,
-    /// File with the text.
+    /// File with the text; - is stdin.
     #[arg(long, value_name = "FILE", required_unless_present = "tokens", conflicts_with = "tokens")]
     text: Option<PathBuf>,
     /// File with token ids, separated by spaces, commas or lines, used as they are.
@@ -105,8 +107,8 @@ struct CreateArgs {
     /// The text is the system message of a conversation: the chat template goes around it.
     #[arg(long, conflicts_with = "tokens")]
     system: bool,
-    /// Keep only the first P tokens.
-    #[arg(long, value_name = "P")]
+    /// Keep only the first P tokens. Not of a conversation, whose turn would stay open.
+    #[arg(short = 'n', long, value_name = "P")]
     max_tokens: Option<usize>,
     /// Title for people.
     #[arg(long)]
@@ -116,10 +118,18 @@ struct CreateArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  harness cartridge inspect devices.safetensors")]
+#[command(
+    after_help = "Examples:\n  harness cartridge inspect devices.safetensors\n  harness cartridge inspect devices.safetensors --ids > ids.txt"
+)]
 struct InspectArgs {
     /// The file.
     file: PathBuf,
+    /// GGUF file whose tokenizer shows the text; without it the embedded model, where the file is of its tokenizer.
+    #[arg(short, long, value_name = "GGUF")]
+    model: Option<PathBuf>,
+    /// Only the ids of all tokens, as --tokens takes them.
+    #[arg(long, conflicts_with = "format")]
+    ids: bool,
     /// Form of the result.
     #[arg(long, value_enum, default_value_t)]
     format: TextOrJson,
@@ -209,7 +219,7 @@ struct ImportArgs {
     on: On,
     /// The blob, as llama_state_seq_get_data writes it.
     file: PathBuf,
-    /// File with the token ids of its cells.
+    /// File with the token ids of its cells; `cartridge inspect --ids` writes those of a cartridge.
     #[arg(long, value_name = "FILE")]
     tokens: PathBuf,
     #[command(flatten)]
@@ -222,7 +232,7 @@ struct ImportArgs {
 )]
 struct PartsArgs {
     /// GGUF file that the cache was trained for; without it the embedded model.
-    #[arg(long, value_name = "GGUF")]
+    #[arg(short, long, value_name = "GGUF")]
     model: Option<PathBuf>,
     /// Safetensors file with trainable_keys.{l}, trainable_values.{l} and optionally frozen_keys.{l}, frozen_values.{l}.
     file: PathBuf,
@@ -329,13 +339,15 @@ fn token_ids(path: &Path) -> Result<Vec<i32>, CliError> {
 }
 
 fn create(args: CreateArgs, children: &Children) -> Result<Exit, CliError> {
-    args.target.check()?;
+    args.target.check(args.on.model.iter().chain(&args.text).chain(&args.tokens))?;
     let loaded = load(args.on.model.as_ref(), args.on.threads)?;
     let model = &loaded.model;
     let failed = |e: bitnet_rs::Error| CliError::Failed(e.to_string());
+    let mut notes = Vec::new();
     let mut tokens: Vec<TokenId> = match (&args.text, &args.tokens) {
         (Some(path), _) => {
-            let text = read_text("--text", path)?;
+            let text = read_prompt("--text", path, &mut notes)?;
+            super::generate::say_notes(&notes);
             if text.is_empty() {
                 return Err(CliError::Usage(format!("--text {}: the text is empty", path.display())));
             }
@@ -367,14 +379,27 @@ fn create(args: CreateArgs, children: &Children) -> Result<Exit, CliError> {
         }
         (None, None) => return Err(CliError::Usage("give --text or --tokens".into())),
     };
-    tokens.truncate(args.max_tokens.unwrap_or(usize::MAX));
+    let most = args.max_tokens.unwrap_or(usize::MAX);
+    if most == 0 {
+        return Err(CliError::Usage("--max-tokens 0 leaves an empty text".into()));
+    }
+    if args.system && tokens.len() > most {
+        return Err(CliError::Usage(format!(
+            "--max-tokens {most}: the conversation's turn has {} tokens and would be cut before the marker that closes it; \
+             shorten the text",
+            tokens.len()
+        )));
+    }
+    tokens.truncate(most);
     if tokens.is_empty() {
         return Err(CliError::Usage("the text is empty".into()));
     }
     let n_ctx_train = model.info().hyperparameters().n_ctx_train as usize;
     if tokens.len() > n_ctx_train {
+        let help =
+            if args.system { "shorten the text" } else { "shorten the text, or keep its beginning by --max-tokens" };
         return Err(CliError::Usage(format!(
-            "{} tokens do not fit the model's context of {n_ctx_train}; --max-tokens cuts them",
+            "{} tokens do not fit the model's context of {n_ctx_train}; {help}",
             tokens.len()
         )));
     }
@@ -396,11 +421,64 @@ fn create(args: CreateArgs, children: &Children) -> Result<Exit, CliError> {
     args.target.written(ids.len())
 }
 
+/// What the tokens of a cartridge say, or why that is not known.
+enum Said {
+    Text(String),
+    Unknown(String),
+}
+
+/// The text behind the tokens, by the tokenizer that they are of.
+fn said(cartridge: &Cartridge, model: Option<&PathBuf>) -> Result<Said, CliError> {
+    if cartridge.tokens().all(|id| id < 0) {
+        return Ok(Said::Unknown("its cells stand for no tokens".into()));
+    }
+    let source = ModelSource::from_option(model.cloned());
+    let path = super::model_path(&source)?;
+    let file = ModelFile::open(path.as_path(), &Limits::default()).map_err(|e| super::model_error(&source, e))?;
+    let (ours, theirs) = (file.info().tokenizer_hash().to_string(), &cartridge.fields().tokenizer_hash);
+    if ours != theirs.to_string() {
+        let help = if model.is_some() { "" } else { "; --model names the one that it is for" };
+        return Ok(Said::Unknown(format!("it is of another tokenizer than that of model {}{help}", source.name())));
+    }
+    let (model, _path) = super::load_model(&source)?;
+    let mut bytes = Vec::new();
+    for id in cartridge.tokens() {
+        match model.token(id) {
+            Ok(token) => {
+                bytes.extend(model.token_bytes(token, true).map_err(|e| CliError::Failed(e.to_string()))?);
+            }
+            Err(_) => bytes.extend("\u{fffd}".bytes()),
+        }
+    }
+    Ok(Said::Text(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// Characters of a text that the text form shows; JSON has all of it.
+const SHOWN: usize = 2000;
+
 fn inspect(args: InspectArgs) -> Result<Exit, CliError> {
     let cartridge = open(&args.file)?;
+    if args.ids {
+        let ids: Vec<String> = cartridge.tokens().map(|id| id.to_string()).collect();
+        output::print(&(ids.join(" ") + "\n"))?;
+        return Ok(Exit::Success);
+    }
     let inspection = Inspection::of(&cartridge, true);
+    let said = said(&cartridge, args.model.as_ref())?;
     let text = match args.format {
-        TextOrJson::Json => output::json(&inspection)?,
+        TextOrJson::Json => {
+            let mut document = serde_json::to_value(&inspection).map_err(|e| CliError::Failed(e.to_string()))?;
+            let (text, why) = match said {
+                Said::Text(text) => (Some(text), None),
+                Said::Unknown(why) => (None, Some(why)),
+            };
+            if let Some(document) = document.as_object_mut() {
+                document.insert("tokens".into(), json!(cartridge.tokens().collect::<Vec<i32>>()));
+                document.insert("text".into(), json!(text));
+                document.insert("text_unknown".into(), json!(why));
+            }
+            output::json(&document)?
+        }
         TextOrJson::Text => {
             let i = &inspection;
             let mut text = format!(
@@ -423,6 +501,17 @@ fn inspect(args: InspectArgs) -> Result<Exit, CliError> {
             for (key, value) in &i.metadata {
                 let value: String = value.chars().flat_map(|c| c.escape_debug()).take(200).collect();
                 text.push_str(&format!("  {key:<20} {value}\n"));
+            }
+            match said {
+                Said::Text(said) => {
+                    let shown: String = said.chars().take(SHOWN).collect();
+                    let more = said.chars().count().saturating_sub(SHOWN);
+                    text.push_str(&format!("text\n{}\n", output::for_terminal(&shown)));
+                    if more > 0 {
+                        text.push_str(&format!("… and {more} characters more; --format json has all of them\n"));
+                    }
+                }
+                Said::Unknown(why) => text.push_str(&format!("text       not shown: {why}\n")),
             }
             text
         }
@@ -532,6 +621,9 @@ fn seal(cartridge: &Cartridge, loaded: &Loaded, lock: &ModelLock, args: &VerifyA
 
 fn difference(args: DiffArgs) -> Result<Exit, CliError> {
     let (a, b) = (open(&args.a)?, open(&args.b)?);
+    if a.fields().n_tokens != b.fields().n_tokens {
+        return difference_in_length(&args, &a, &b);
+    }
     let d = diff(&a, &b).map_err(|e| cartridge_error(&args.b, e))?;
     let text = match args.format {
         TextOrJson::Json => output::json(&d)?,
@@ -560,8 +652,40 @@ fn difference(args: DiffArgs) -> Result<Exit, CliError> {
     Ok(if d.same_content() { Exit::Success } else { Exit::Fail })
 }
 
+/// Files of different length: their fields and tokens are compared, and where one text begins as the other, it says so.
+/// Keys and values are not compared.
+fn difference_in_length(args: &DiffArgs, a: &Cartridge, b: &Cartridge) -> Result<Exit, CliError> {
+    let find = |c: &Cartridge, key: &str| c.metadata().iter().find(|(k, _)| k == key).map(|(_, v)| v.clone());
+    let keys: BTreeSet<&str> = a.metadata().iter().chain(b.metadata()).map(|(k, _)| k.as_str()).collect();
+    let fields: Vec<(&str, Option<String>, Option<String>)> =
+        keys.into_iter().map(|key| (key, find(a, key), find(b, key))).filter(|(_, a, b)| a != b).collect();
+    let common = a.tokens().zip(b.tokens()).take_while(|(x, y)| x == y).count();
+    let (n_a, n_b) = (a.fields().n_tokens, b.fields().n_tokens);
+    output::print(&match args.format {
+        TextOrJson::Json => output::json(&json!({
+            "fields": fields.iter().map(|(field, a, b)| json!({"field": field, "a": a, "b": b})).collect::<Vec<_>>(),
+            "first_token": common, "n_tokens": {"a": n_a, "b": n_b}, "tensors": null,
+        }))?,
+        TextOrJson::Text => {
+            let side = |v: &Option<String>| v.clone().unwrap_or_else(|| "(absent)".into());
+            let mut text = String::new();
+            for (field, a, b) in &fields {
+                text += &format!("field {field:<20} {} | {}\n", side(a), side(b));
+            }
+            let shorter = n_a.min(n_b);
+            text += &if common == shorter as usize {
+                format!("tokens: {n_a} and {n_b}; the first {shorter} are equal, so that one continues the other\n")
+            } else {
+                format!("tokens: {n_a} and {n_b}; they differ from index {common}\n")
+            };
+            text + "keys and values: not compared, since the lengths differ\n"
+        }
+    })?;
+    Ok(Exit::Fail)
+}
+
 fn convert_layout(args: ConvertArgs) -> Result<Exit, CliError> {
-    args.target.check()?;
+    args.target.check([&args.file])?;
     let cartridge = open(&args.file)?;
     cartridge.validate(Level::Full).map_err(|e| cartridge_error(&args.file, e))?;
     let fields = cartridge.fields();
@@ -586,7 +710,7 @@ fn convert_layout(args: ConvertArgs) -> Result<Exit, CliError> {
 }
 
 fn export(args: ExportArgs) -> Result<Exit, CliError> {
-    args.target.check()?;
+    args.target.check([&args.file])?;
     let cartridge = open(&args.file)?;
     let state = cartridge.to_blob().map_err(|e| cartridge_error(&args.file, e))?;
     let mut file = AtomicFile::create(&args.target.out, args.target.overwrite()).map_err(output_error)?;
@@ -597,7 +721,7 @@ fn export(args: ExportArgs) -> Result<Exit, CliError> {
 }
 
 fn import(args: ImportArgs) -> Result<Exit, CliError> {
-    args.target.check()?;
+    args.target.check([&args.file, &args.tokens].into_iter().chain(&args.on.model))?;
     // Mapped: a file that only claims to be large costs nothing.
     let bytes = MappedFile::open(&args.file).map_err(|e| input_error("blob", &args.file, e))?;
     let tokens = token_ids(&args.tokens)?;
@@ -615,7 +739,7 @@ fn import(args: ImportArgs) -> Result<Exit, CliError> {
 }
 
 fn import_from_parts(args: PartsArgs) -> Result<Exit, CliError> {
-    args.target.check()?;
+    args.target.check([&args.file].into_iter().chain(&args.tokens).chain(&args.model))?;
     let tokens = args.tokens.as_deref().map(token_ids).transpose()?;
     let loaded = load(args.model.as_ref(), None)?;
     if let (Some(path), Some(tokens)) = (&args.tokens, &tokens) {

@@ -1,6 +1,7 @@
 //! Why a command ends without doing what was asked, and what every command does to find that out early.
 
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
 use bitnet_rs::{Model, ModelParams};
 use gguf::GgufError;
@@ -8,6 +9,7 @@ use gguf::GgufError;
 use super::progress;
 use crate::exit::Exit;
 use files::atomic_file::{AtomicFile, AtomicFileError, Overwrite};
+use files::shortage;
 use models::source::{ModelPath, ModelSource};
 
 /// Why a command ends without doing what was asked.
@@ -25,15 +27,21 @@ pub(crate) enum CliError {
     /// Ctrl-C.
     #[error("interrupted")]
     Interrupted,
+    /// Nobody reads the output any more.
+    #[error("nobody reads the output any more")]
+    ReaderGone,
 }
 
 impl CliError {
     pub(super) fn exit(&self) -> Exit {
         match self {
+            // What the host lacks says nothing about an input or a model, however it came to be noticed.
+            Self::Refused(message) | Self::Failed(message) if shortage::is_named_in(message) => Exit::Usage,
             Self::Usage(_) => Exit::Usage,
             Self::Refused(_) => Exit::Refused,
             Self::Failed(_) => Exit::Fail,
             Self::Interrupted => Exit::Interrupted,
+            Self::ReaderGone => Exit::ReaderGone,
         }
     }
 }
@@ -72,17 +80,38 @@ pub(crate) fn check_target(path: &Path, force: bool) -> Result<(), CliError> {
     AtomicFile::create(path, Overwrite::forced(force)).map(drop).map_err(output_error)
 }
 
-/// A result replaces what stands in its place, but never what it was made from.
-pub(crate) fn not_an_input<'p>(
+/// A result replaces what stands in its place, but never what it was made from, however either is spelt: by links of
+/// both kinds, and by a folder of which an input is one file.
+pub(crate) fn not_an_input<'p, P: AsRef<Path> + ?Sized + 'p>(
     option: &str,
     out: &Path,
-    inputs: impl IntoIterator<Item = &'p PathBuf>,
+    inputs: impl IntoIterator<Item = &'p P>,
 ) -> Result<(), CliError> {
-    let Ok(real) = out.canonicalize() else { return Ok(()) };
-    match inputs.into_iter().find(|input| input.canonicalize().is_ok_and(|input| input == real)) {
+    let Ok(there) = identity(out) else { return Ok(()) };
+    match inputs.into_iter().find(|input| is_in(there, input.as_ref(), FOLDERS_DEEP)) {
         Some(_) => Err(CliError::Usage(format!("{option} {} is also an input; name another file", out.display()))),
         None => Ok(()),
     }
+}
+
+/// How deep an input's folder is searched; a checkpoint has its files in one.
+const FOLDERS_DEEP: usize = 3;
+/// Most entries of a folder that are looked at.
+const MAX_ENTRIES: usize = 10_000;
+
+/// Device and inode.
+fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
+    std::fs::metadata(path).map(|data| (data.dev(), data.ino()))
+}
+
+fn is_in(there: (u64, u64), input: &Path, deep: usize) -> bool {
+    if !input.is_dir() {
+        return identity(input).is_ok_and(|input| input == there);
+    }
+    let entries = std::fs::read_dir(input).into_iter().flatten().take(MAX_ENTRIES).filter_map(Result::ok);
+    // A GGUF file in the folder of a checkpoint is an earlier result.
+    let is_result = |path: &Path| path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf"));
+    deep > 0 && entries.map(|entry| entry.path()).any(|path| !is_result(&path) && is_in(there, &path, deep - 1))
 }
 
 /// Too many levels of symbolic links, on Linux.

@@ -12,13 +12,14 @@ use files::mapped::MappedFile;
 use gguf::{Limits, ModelFile};
 
 use super::output::{self, Format, ResultFile};
-use super::{CliError, input_error, progress};
+use super::progress::Stage;
+use super::{CliError, input_error};
 use crate::exit::Exit;
 use crate::gates::runner::{Launcher, RunnerError};
 use crate::gates::thresholds::Thresholds;
 use crate::gates::{GateError, GateId, GateInputs, bridge, child as gate_child};
 use crate::interrupt;
-use crate::report::{self, Engine, FaultReport, Host, ModelReport, Report, SCHEMA, Verdict};
+use crate::report::{self, Decision, Engine, FaultReport, GateReport, Host, ModelReport, Report, SCHEMA, Verdict};
 use agent::evaluation::{Suite, SuiteError};
 use agent::registry::RegistryError;
 use models::source::ModelSource;
@@ -31,9 +32,10 @@ use reference::reference_file::ReferenceFile;
 )]
 pub(crate) struct GatesArgs {
     /// GGUF file to test; without it the embedded model.
-    #[arg(long, value_name = "GGUF")]
+    #[arg(short, long, value_name = "GGUF")]
     model: Option<PathBuf>,
-    /// Only these gates, comma separated (0,1,2,3a,3b,4,5).
+    /// Only these gates, comma separated (0,1,2,3a,3b,4,5). Without all of 0 to 3b P0 stays UNKNOWN, which the exit code
+    /// says, too.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     only: Vec<String>,
     /// Not these gates.
@@ -46,7 +48,7 @@ pub(crate) struct GatesArgs {
     #[arg(long, value_name = "FILE")]
     cases: Option<PathBuf>,
     /// Compute threads; clamped to the CPUs that this process may use. Default: all of those.
-    #[arg(long, value_name = "N")]
+    #[arg(short, long, value_name = "N")]
     threads: Option<u32>,
     /// Form of the report.
     #[arg(long, value_enum, default_value_t)]
@@ -103,7 +105,7 @@ pub(crate) fn child(args: ChildArgs, children: &Children) -> Result<Exit, CliErr
         thresholds: thresholds()?,
     };
     if let Some(folder) = &args.capture {
-        gate_child::die_with_parent();
+        gate_child::die_with_parent().map_err(|e| CliError::Failed(e.to_string()))?;
         bridge::capture(&inputs, folder).map_err(gate_error)?;
         return Ok(Exit::Success);
     }
@@ -124,31 +126,23 @@ pub(crate) fn run(args: GatesArgs, children: &Children) -> Result<Exit, CliError
         cases: args.cases.clone(),
         thresholds: thresholds()?,
     };
+    check_out(&args)?;
     check_inputs(&args)?;
     let features = CpuFeatures::detect();
     bitnet_rs::backend::start().map_err(|e| CliError::Usage(e.to_string()))?;
     let model = inspect(&inputs.model, args.strict)?;
-    check_out(&args)?;
     let file = args.out.as_deref().map(ResultFile::create).transpose()?;
 
     let launcher = Launcher { interrupted: interrupt::cooperate(|| {}) };
     let started = Instant::now();
     let started_unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let (mut reports, mut faults) = (Vec::new(), Vec::new());
-    for gate in &gates {
-        let bar = progress::spinner(&format!("gate {}", gate.id()));
-        let mut say = |what: &str| bar.set_message(what.to_owned());
-        reports.push(launcher.gate(*gate, &inputs, &mut say).map_err(runner_error)?);
-        if args.self_check {
-            bar.set_prefix(format!("self-check {}", gate.id()));
-            faults.extend(launcher.self_check(*gate, &inputs, &mut say).map_err(runner_error)?);
-        }
-        bar.finish_and_clear();
-    }
-    // The last gate may have ended before it noticed: who interrupts wants no report, and keeps the old one.
+    let mut stopped = run_gates(&launcher, &gates, &inputs, args.self_check, &mut reports, &mut faults).err();
+    // The last gate may have ended before it noticed.
     if launcher.interrupted.load(Ordering::SeqCst) {
-        return Err(CliError::Interrupted);
+        stopped = Some(CliError::Interrupted);
     }
+    let interrupted = stopped.is_some();
     let report = Report {
         schema: SCHEMA.into(),
         version: env!("CARGO_PKG_VERSION").into(),
@@ -158,21 +152,80 @@ pub(crate) fn run(args: GatesArgs, children: &Children) -> Result<Exit, CliError
         engine: engine(&features),
         model: Some(model),
         quick: args.quick,
-        p0: report::decide(&reports),
+        interrupted,
+        p0: report::decide(&reports, args.quick, interrupted),
         gates: reports,
         self_check: faults,
     };
-    let text = match args.format {
-        Format::Text => report::text(&report),
-        Format::Json => output::json(&report)?,
-        Format::Markdown => report::markdown(&report),
-        Format::Junit => report::junit(&report),
+    let Some(why) = stopped else {
+        let text = render(&report, args.format)?;
+        match file {
+            Some(file) => file.finish(&text)?,
+            None => output::print(&text)?,
+        }
+        return Ok(exit(&report));
     };
-    match file {
-        Some(file) => file.finish(&text)?,
-        None => output::print(&text)?,
+    // The report of an earlier run stays; what these gates measured is not lost all the same.
+    drop(file);
+    if !report.gates.is_empty() {
+        keep_partial(&report, &args)?;
     }
-    Ok(exit(&report))
+    Err(why)
+}
+
+/// Runs the gates in their order, saying which of how many; what is finished stands in `reports` and `faults` whatever
+/// comes of the rest.
+fn run_gates(
+    launcher: &Launcher,
+    gates: &[GateId],
+    inputs: &GateInputs,
+    self_check: bool,
+    reports: &mut Vec<GateReport>,
+    faults: &mut Vec<FaultReport>,
+) -> Result<(), CliError> {
+    for (i, gate) in gates.iter().enumerate() {
+        let stage = Stage::begin(format!("gate {} of {}: {} {}", i + 1, gates.len(), gate.id(), gate.title()));
+        let mut say = |what: &str| stage.say(what);
+        let report = launcher.gate(*gate, inputs, &mut say).map_err(runner_error)?;
+        let mut outcome = format!("{} in {:.1} s", report.verdict.name(), report.duration_ms as f64 / 1000.0);
+        reports.push(report);
+        if self_check {
+            let planted = launcher.self_check(*gate, inputs, &mut say).map_err(runner_error)?;
+            let caught = planted.iter().filter(|f| f.caught).count();
+            let applicable = planted.iter().filter(|f| !f.not_applicable).count();
+            outcome += &format!(", {caught} of {applicable} planted faults caught");
+            faults.extend(planted);
+        }
+        stage.end(&outcome);
+    }
+    Ok(())
+}
+
+fn render(report: &Report, format: Format) -> Result<String, CliError> {
+    Ok(match format {
+        Format::Text => report::text(report),
+        Format::Json => output::json(report)?,
+        Format::Markdown => report::markdown(report),
+        Format::Junit => report::junit(report),
+    })
+}
+
+/// The report of a run that did not come to its end: on stdout, or beside the file that a whole one would replace.
+fn keep_partial(report: &Report, args: &GatesArgs) -> Result<(), CliError> {
+    let text = render(report, args.format)?;
+    let Some(out) = &args.out else { return output::print(&text) };
+    let mut name = out.clone().into_os_string();
+    name.push(".partial");
+    let path = PathBuf::from(name);
+    super::not_an_input("--out", &path, inputs_of(args))?;
+    ResultFile::create(&path)?.finish(&text)?;
+    output::note(format_args!("the gates that had ended are in {}", path.display()));
+    Ok(())
+}
+
+/// Files that no report replaces.
+fn inputs_of(args: &GatesArgs) -> impl Iterator<Item = &PathBuf> {
+    [&args.model, &args.reference, &args.cases].into_iter().flatten()
 }
 
 /// Files for gates are refused before any gate runs: a FAIL is a statement about the model.
@@ -193,7 +246,7 @@ fn check_inputs(args: &GatesArgs) -> Result<(), CliError> {
 /// A report replaces what stands in its place, but never one of its own inputs.
 fn check_out(args: &GatesArgs) -> Result<(), CliError> {
     let Some(out) = &args.out else { return Ok(()) };
-    super::not_an_input("--out", out, [&args.model, &args.reference, &args.cases].into_iter().flatten())
+    super::not_an_input("--out", out, inputs_of(args))
 }
 
 fn gate_error(e: GateError) -> CliError {
@@ -309,11 +362,12 @@ pub(super) fn engine(features: &CpuFeatures) -> Engine {
     }
 }
 
+/// A FAIL, else an UNKNOWN, P0's included: where gates were left out, nothing is decided.
 fn exit(report: &Report) -> Exit {
     let any = |v: Verdict| report.gates.iter().any(|g| g.verdict == v);
     if any(Verdict::Fail) || report.self_check.iter().any(FaultReport::missed) {
         Exit::Fail
-    } else if any(Verdict::Unknown) {
+    } else if any(Verdict::Unknown) || report.p0.decision == Decision::Unknown {
         Exit::Unknown
     } else {
         Exit::Success

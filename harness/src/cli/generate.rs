@@ -1,9 +1,9 @@
-//! `harness generate` and `harness chat`.
+//! `harness generate`, and what it shares with `harness chat`.
 
-use std::io::{BufRead, IsTerminal, Read, Write};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use bitnet_rs::{CancelHandle, ContextParams, SamplingParams};
@@ -28,13 +28,13 @@ use session::{
 };
 
 /// Largest prompt file, in bytes.
-const MAX_PROMPT: u64 = 16 << 20;
+pub(super) const MAX_PROMPT: u64 = 16 << 20;
 
 /// Options that both commands share.
 #[derive(Debug, Args)]
 pub(crate) struct ModelOptions {
     /// GGUF file; without it the embedded model.
-    #[arg(long, value_name = "GGUF")]
+    #[arg(short, long, value_name = "GGUF")]
     model: Option<PathBuf>,
     /// Cartridge to mount under the prompt or conversation; registry:CHANNEL for what a channel points at.
     #[arg(long, value_name = "FILE")]
@@ -48,10 +48,10 @@ pub(crate) struct ModelOptions {
     #[arg(long)]
     round: bool,
     /// Cells of the context; 0 is the model's context length.
-    #[arg(long, default_value_t = 0)]
+    #[arg(short = 'c', long, visible_alias = "ctx-size", default_value_t = 0)]
     n_ctx: u32,
     /// Compute threads.
-    #[arg(long, value_name = "N")]
+    #[arg(short, long, value_name = "N")]
     threads: Option<u32>,
     /// Flash attention.
     #[arg(long)]
@@ -84,10 +84,10 @@ pub(crate) struct ModelOptions {
     #[arg(long, value_name = "FILE")]
     tools: Option<PathBuf>,
     /// Most tokens to generate; 0 means as many as the context holds.
-    #[arg(long, default_value_t = 256)]
+    #[arg(short = 'n', long, visible_alias = "n-predict", default_value_t = 256)]
     max_tokens: usize,
     /// 0 is greedy.
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, visible_alias = "temp", default_value_t = 0.0, allow_negative_numbers = true)]
     temperature: f32,
     /// Keep the k largest logits; 0 keeps all.
     #[arg(long, default_value_t = 0)]
@@ -101,11 +101,11 @@ pub(crate) struct ModelOptions {
     /// Penalty on the last 64 tokens.
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     repeat_penalty: f32,
-    /// Seed of the random choice.
-    #[arg(long, default_value_t = 0)]
-    seed: u32,
+    /// Seed of the random choice: a number, or "random" for one that is drawn and said.
+    #[arg(short, long, value_name = "N", default_value = "0", allow_negative_numbers = true)]
+    seed: Seed,
     /// Text that ends the output; may be repeated.
-    #[arg(long, allow_hyphen_values = true)]
+    #[arg(long, allow_hyphen_values = true, value_parser = clap::builder::NonEmptyStringValueParser::new())]
     stop: Vec<String>,
     /// Guess up to N tokens by what followed the same words before, and verify them in one batch; needs --flash-attn
     /// and temperature 0.
@@ -116,16 +116,19 @@ pub(crate) struct ModelOptions {
 /// Options of `generate`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  harness generate --prompt \"The lamp in the kitchen\"\n  harness generate --chat --system $'Devices:\\n- lumo: light, kitchen' --prompt \"turn on lumo\"\n  harness generate --chat --prompt \"add 2 and 3\" --tools gates/grammars/arithmetic.toml --format json"
+    after_help = "Examples:\n  harness generate \"The lamp in the kitchen\"\n  harness generate -m m.gguf -p \"The lamp\" -n 64 --temp 0.8 --seed random\n  harness generate --chat --system $'Devices:\\n- lumo: light, kitchen' --prompt \"turn on lumo\"\n  harness generate --chat --prompt \"add 2 and 3\" --tools gates/grammars/arithmetic.toml --format json"
 )]
 pub(crate) struct GenerateArgs {
     #[command(flatten)]
     options: ModelOptions,
-    /// The prompt; without it and --file it is read from stdin.
-    #[arg(long, conflicts_with = "file", allow_hyphen_values = true)]
+    /// The prompt; without one and --file it is read from stdin.
+    #[arg(value_name = "PROMPT", conflicts_with_all = ["prompt", "file"])]
+    text: Option<String>,
+    /// The same, spelt as an option.
+    #[arg(short, long, conflicts_with = "file", allow_hyphen_values = true)]
     prompt: Option<String>,
-    /// File with the prompt.
-    #[arg(long, value_name = "FILE")]
+    /// File with the prompt; - is stdin.
+    #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Put the prompt into the chat template as a user message (implied by --system).
     #[arg(long)]
@@ -138,7 +141,7 @@ pub(crate) struct GenerateArgs {
 /// Options of `chat`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  harness chat --system $'Devices:\\n- lumo: light, kitchen'\n\nCtrl-C stops an answer, the second one ends the program; an empty line or end of input ends the conversation."
+    after_help = "Example:\n  harness chat --system $'Devices:\\n- lumo: light, kitchen'\n\nCtrl-C stops an answer, the second one ends the program; an empty line or end of input ends the conversation.\n/help lists the words for the conversation itself. Where the context is full the oldest turns are forgotten, which is\nsaid."
 )]
 pub(crate) struct ChatArgs {
     #[command(flatten)]
@@ -155,11 +158,14 @@ pub(crate) struct MountArgs {
     file: PathBuf,
     #[command(flatten)]
     options: ModelOptions,
-    /// User message; without it a conversation starts.
-    #[arg(long, allow_hyphen_values = true)]
+    /// User message; without one a conversation starts.
+    #[arg(value_name = "PROMPT", group = "said", conflicts_with = "prompt")]
+    text: Option<String>,
+    /// The same, spelt as an option.
+    #[arg(short, long, group = "said", allow_hyphen_values = true)]
     prompt: Option<String>,
     /// The prompt goes on with the cartridge's text as it is, without the chat template.
-    #[arg(long, requires = "prompt")]
+    #[arg(long, requires = "said")]
     plain: bool,
     /// Form of the result.
     #[arg(long, value_enum, default_value_t)]
@@ -172,28 +178,66 @@ pub(crate) fn mount_and_run(args: MountArgs, children: &Children) -> Result<Exit
     if options.cartridge.is_some() {
         return Err(CliError::Usage("--cartridge: the cartridge to mount is given already".into()));
     }
-    if args.prompt.is_none() && args.format == TextOrJson::Json {
+    let prompt = args.text.or(args.prompt);
+    if prompt.is_none() && args.format == TextOrJson::Json {
         return Err(CliError::Usage("--format json needs --prompt: a conversation is no one document".into()));
     }
     options.cartridge = Some(args.file);
-    match args.prompt {
+    match prompt {
         Some(prompt) => {
             let chat = !args.plain;
-            run(GenerateArgs { options, prompt: Some(prompt), file: None, chat, format: args.format }, children)
+            let args =
+                GenerateArgs { options, text: None, prompt: Some(prompt), file: None, chat, format: args.format };
+            run(args, children)
         }
-        None => chat(ChatArgs { options }, children),
+        None => super::chat::run(options, children),
+    }
+}
+
+/// Where the random choice begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seed {
+    Fixed(u32),
+    Random,
+}
+
+impl std::str::FromStr for Seed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            // The engine's own word for a random one.
+            Ok(u32::MAX) => Ok(Self::Random),
+            Ok(seed) => Ok(Self::Fixed(seed)),
+            Err(_) if text == "random" => Ok(Self::Random),
+            Err(e) => Err(format!("a seed is a number from 0 to {}, or random: {e}", u32::MAX)),
+        }
+    }
+}
+
+impl Seed {
+    /// The number; a drawn one is said, so that the output can be had again.
+    fn number(self) -> u32 {
+        match self {
+            Self::Fixed(seed) => seed,
+            Self::Random => {
+                let seed = rand::random_range(0..u32::MAX);
+                output::note(format_args!("note: seed {seed}, drawn at random"));
+                seed
+            }
+        }
     }
 }
 
 /// Everything that is ready before the first token.
-struct Opened {
-    session: Session,
-    talk: Conversation,
-    params: GeneratorParams,
+pub(super) struct Opened {
+    pub(super) session: Session,
+    pub(super) talk: Conversation,
+    pub(super) params: GeneratorParams,
     registry: Option<ToolRegistry>,
-    interrupted: Arc<AtomicBool>,
-    load: Duration,
-    mounted: Option<u32>,
+    pub(super) interrupted: Arc<AtomicBool>,
+    pub(super) load: Duration,
+    pub(super) mounted: Option<u32>,
     _path: ModelPath,
 }
 
@@ -201,17 +245,48 @@ pub(super) fn refused(what: &str, path: &Path, e: &dyn std::fmt::Display) -> Cli
     CliError::Refused(format!("{what} {}: {e}", path.display()))
 }
 
+/// A grammar, a schema, a template, a list: what begins with a byte-order mark is refused.
 pub(super) fn read_text(what: &str, path: &Path) -> Result<String, CliError> {
     input_file::read_text(path, MAX_PROMPT).map_err(|e| super::input_error(what, path, e.into()))
 }
 
-fn read_bounded(reader: impl Read) -> Result<String, std::io::Error> {
-    let mut text = String::new();
-    reader.take(MAX_PROMPT + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > MAX_PROMPT {
-        return Err(std::io::Error::other(format!("more than {MAX_PROMPT} bytes")));
+/// Text for the model, from a file or, by the name `-`, from stdin; what was left out of it goes to `notes`.
+pub(super) fn read_prompt(what: &str, path: &Path, notes: &mut Vec<String>) -> Result<String, CliError> {
+    if path == Path::new("-") {
+        return read_stdin(notes);
     }
-    Ok(text)
+    let text = input_file::read_marked_text(path, MAX_PROMPT).map_err(|e| super::input_error(what, path, e.into()))?;
+    Ok(without_mark(text, &format!("{what} {}", path.display()), notes))
+}
+
+fn read_stdin(notes: &mut Vec<String>) -> Result<String, CliError> {
+    let refused = |e: &dyn std::fmt::Display| CliError::Refused(format!("stdin: {e}"));
+    let mut bytes = Vec::new();
+    std::io::stdin().lock().take(MAX_PROMPT + 1).read_to_end(&mut bytes).map_err(|e| refused(&e))?;
+    if bytes.len() as u64 > MAX_PROMPT {
+        return Err(refused(&format_args!("more than {MAX_PROMPT} bytes")));
+    }
+    let text = input_file::marked_text(bytes).map_err(|e| refused(&e))?;
+    Ok(without_mark(text, "stdin", notes))
+}
+
+/// Editors put a byte-order mark before a text to say that it is UTF-8. It is no part of the text, and the model would
+/// read it as tokens.
+pub(super) fn without_mark(text: String, what: &str, notes: &mut Vec<String>) -> String {
+    match text.strip_prefix('\u{feff}') {
+        Some(rest) => {
+            notes.push(format!("{what} begins with a UTF-8 byte-order mark, which is left out"));
+            rest.to_owned()
+        }
+        None => text,
+    }
+}
+
+/// Says what was left out or kept where one might not expect it.
+pub(super) fn say_notes(notes: &[String]) {
+    for note in notes {
+        output::note(format_args!("note: {}", output::for_terminal(note)));
+    }
 }
 
 pub(super) fn engine_error(e: GenerateError) -> CliError {
@@ -225,8 +300,9 @@ pub(super) fn engine_error(e: GenerateError) -> CliError {
             | E::UnsupportedCpu { .. }),
         ) => CliError::Usage(e.to_string()),
         GenerateError::EmptyPrompt => CliError::Usage("the prompt is empty".into()),
-        GenerateError::NoTemplate | GenerateError::DraftNeedsFlashAttention | GenerateError::DraftNeedsGreedy => {
-            CliError::Usage(e.to_string())
+        GenerateError::NoTemplate => CliError::Usage(e.to_string()),
+        GenerateError::DraftNeedsFlashAttention | GenerateError::DraftNeedsGreedy => {
+            CliError::Usage(format!("--draft-lookup: {e}"))
         }
         GenerateError::Template(_) => CliError::Refused(e.to_string()),
         GenerateError::Engine(e @ (E::ContextFull { .. } | E::TextTooLong { .. } | E::PositionPastTraining { .. })) => {
@@ -277,7 +353,7 @@ pub(super) fn tool_registry(path: &Path) -> Result<ToolRegistry, CliError> {
 }
 
 impl Opened {
-    fn new(options: &ModelOptions, children: &Children) -> Result<Self, CliError> {
+    pub(super) fn new(options: &ModelOptions, children: &Children) -> Result<Self, CliError> {
         let (grammar, registry) = grammar(options)?;
         let held = super::registry::from_registry(options.cartridge.as_deref(), &options.place)?;
         let source = ModelSource::from_option(options.model.clone());
@@ -328,7 +404,7 @@ impl Opened {
                 top_p: options.top_p,
                 min_p: options.min_p,
                 repeat_penalty: options.repeat_penalty,
-                seed: options.seed,
+                seed: options.seed.number(),
                 ..Default::default()
             },
             max_tokens: options.max_tokens,
@@ -358,30 +434,28 @@ fn cancel_on_interrupt(cancel: CancelHandle) -> Arc<AtomicBool> {
 }
 
 /// Gets an answer ready, with a bar while its prompt is decoded.
-fn prefilled<'s>(
+pub(super) fn prefilled<'s>(
     begin: impl FnOnce(&mut dyn FnMut(usize, usize)) -> Result<Answer<'s>, SessionError>,
-) -> Result<Answer<'s>, CliError> {
+) -> Result<Answer<'s>, SessionError> {
     let bar = progress::tokens("prefilling", 0);
     let answer = begin(&mut |done, total| {
         bar.set_length(total as u64);
         bar.set_position(done as u64);
     });
     bar.finish_and_clear();
-    answer.map_err(session_error)
+    answer
 }
 
-/// Takes the whole answer, printing it as it comes if `stream`.
-fn take(mut answer: Answer<'_>, stream: bool) -> Result<Said, CliError> {
+/// Takes the whole answer, printing it as it comes if `stream`, as long as somebody reads.
+pub(super) fn take(mut answer: Answer<'_>, stream: bool) -> Result<Said, CliError> {
     for event in &mut answer {
         let (Event::Token { text, .. } | Event::End { text, .. }) = event.map_err(session_error)?;
-        if stream {
-            output::print(&text)?;
-        }
+        output::stream(if stream { &text } else { "" })?;
     }
     Ok(answer.so_far().clone())
 }
 
-fn timings(load: Duration, said: &Said) -> String {
+pub(super) fn timings(load: Duration, said: &Said) -> String {
     let rate = |n: usize, time: Duration| if time.is_zero() { 0.0 } else { n as f64 / time.as_secs_f64() };
     format!(
         "load {:.0} ms · prefill {} tokens {:.1} t/s · decode {} tokens {:.1} t/s · ended: {}",
@@ -400,14 +474,20 @@ fn milliseconds(time: Duration) -> f64 {
 
 /// `harness generate`.
 pub(crate) fn run(args: GenerateArgs, children: &Children) -> Result<Exit, CliError> {
-    let text = match (&args.prompt, &args.file) {
-        (Some(text), _) => text.clone(),
-        (None, Some(path)) => read_text("--file", path)?,
-        (None, None) => read_bounded(std::io::stdin().lock()).map_err(|e| CliError::Refused(format!("stdin: {e}")))?,
+    let mut notes = Vec::new();
+    let text = match (args.text.as_ref().or(args.prompt.as_ref()), &args.file) {
+        (Some(text), _) => without_mark(text.clone(), "the prompt", &mut notes),
+        (None, Some(path)) => read_prompt("--file", path, &mut notes)?,
+        (None, None) => read_stdin(&mut notes)?,
     };
     if text.is_empty() {
         return Err(CliError::Usage("the prompt is empty".into()));
     }
+    if args.text.is_none() && args.prompt.is_none() && text.ends_with('\n') {
+        // Most files and pipes end so, and few who write a prompt mean it.
+        notes.push("the prompt ends with a newline, which the model reads as a part of it".into());
+    }
+    say_notes(&notes);
     let mut opened = Opened::new(&args.options, children)?;
     let (params, talk) = (opened.params.clone(), opened.talk);
     let mut template_source = "none".to_owned();
@@ -417,7 +497,8 @@ pub(crate) fn run(args: GenerateArgs, children: &Children) -> Result<Exit, CliEr
         prefilled(|done| opened.session.say_with_progress(talk, &text, params, done))
     } else {
         prefilled(|done| opened.session.continue_text(talk, &text, params, done))
-    }?;
+    }
+    .map_err(session_error)?;
     let said = take(answer, !json_wanted)?;
     let call = opened.registry.as_ref().filter(|_| said.complete).map(|r| r.parse_call(&said.text));
     if json_wanted {
@@ -439,6 +520,8 @@ pub(crate) fn run(args: GenerateArgs, children: &Children) -> Result<Exit, CliEr
             "prefill_ms": milliseconds(said.prefill),
             "decode_ms": milliseconds(said.decode),
             "draft": said.draft,
+            "seed": opened.params.sampling.seed,
+            "notes": notes,
         }))?)?;
     } else {
         output::print("\n")?;
@@ -455,43 +538,20 @@ pub(crate) fn run(args: GenerateArgs, children: &Children) -> Result<Exit, CliEr
 
 /// `harness chat`.
 pub(crate) fn chat(args: ChatArgs, children: &Children) -> Result<Exit, CliError> {
-    let mut opened = Opened::new(&args.options, children)?;
-    let talk = opened.talk;
-    let template_source = opened.session.template().map_err(session_error)?.source.clone();
-    let name = opened.session.model().info().name().unwrap_or("unnamed").escape_debug().to_string();
-    output::note(format_args!("model: {name} · template: {template_source}"));
-    if let Some(next) = opened.mounted {
-        output::note(format_args!("cartridge: {next} tokens mounted"));
-    }
-    let terminal = std::io::stdin().is_terminal();
-    let mut lines = std::io::stdin().lock();
-    loop {
-        if terminal {
-            let _ = write!(std::io::stderr(), "> ");
-        }
-        // Between answers there is nothing to stop: an interrupt ends the conversation.
-        opened.interrupted.store(true, Ordering::SeqCst);
-        let mut line = String::new();
-        let n = lines
-            .by_ref()
-            .take(MAX_PROMPT)
-            .read_line(&mut line)
-            .map_err(|e| CliError::Refused(format!("stdin: {e}")))?;
-        let line = line.trim();
-        if n == 0 || line.is_empty() {
-            return Ok(Exit::Success);
-        }
-        opened.interrupted.store(false, Ordering::SeqCst);
-        let params = opened.params.clone();
-        let answer = prefilled(|done| opened.session.say_with_progress(talk, line, params, done));
-        match answer.and_then(|answer| take(answer, true)) {
-            Ok(said) => {
-                output::print("\n")?;
-                output::note(timings(opened.load, &said));
-            }
-            // Refused, or stopped before its first token: the conversation goes on as if it had not been said.
-            Err(e @ (CliError::Usage(_) | CliError::Interrupted)) => output::note(e),
-            Err(e) => return Err(e),
+    super::chat::run(args.options, children)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_numbers_or_random_and_the_engines_word_for_random_is_one_too() {
+        assert_eq!("7".parse(), Ok(Seed::Fixed(7)));
+        assert_eq!("random".parse(), Ok(Seed::Random));
+        assert_eq!("4294967295".parse(), Ok(Seed::Random));
+        for wrong in ["", "-1", "4294967296", "Random", "1.5"] {
+            assert!(wrong.parse::<Seed>().is_err(), "{wrong}");
         }
     }
 }

@@ -5,6 +5,7 @@
 mod agent;
 mod bench;
 mod cartridge;
+mod chat;
 mod doctor;
 mod error;
 mod gates;
@@ -87,6 +88,13 @@ pub fn main(children: std::io::Result<Children>) -> Exit {
         Ok(cli) => cli,
         Err(e) => {
             let wanted_help = !e.use_stderr();
+            if e.kind() == clap::error::ErrorKind::InvalidUtf8 {
+                // The parser does not say which.
+                for (i, argument) in arguments().iter().enumerate().filter(|(_, a)| a.to_str().is_none()) {
+                    let shown = argument.to_string_lossy();
+                    output::note(format_args!("argument {i} is not UTF-8: {}", output::for_terminal(&shown)));
+                }
+            }
             let _ = e.print();
             return if wanted_help { Exit::Success } else { Exit::Usage };
         }
@@ -119,7 +127,7 @@ pub fn main(children: std::io::Result<Children>) -> Exit {
     files::process::survive_file_size_limit();
     if let Err(e) = interrupt::install() {
         output::note(format_args!("error: no handler for Ctrl-C: {e}"));
-        return Exit::Fail;
+        return Exit::Usage;
     }
     let outcome = match cli.command {
         Command::Gates(args) => gates::run(args, &children),
@@ -136,7 +144,15 @@ pub fn main(children: std::io::Result<Children>) -> Exit {
         Command::TemplateChild => Ok(Exit::Success),
     };
     outcome.unwrap_or_else(|e| {
+        if matches!(e, CliError::ReaderGone) {
+            return e.exit();
+        }
         output::note(format_args!("error: {}", output::for_terminal(&e.to_string())));
         e.exit()
     })
+}
+
+/// The command line as clap knows it: for tests and documents that account for every option.
+pub fn command() -> clap::Command {
+    <Cli as clap::CommandFactory>::command()
 }

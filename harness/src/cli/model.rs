@@ -18,7 +18,7 @@ use super::output::{self, TextOrJson};
 use super::{CliError, input_error, progress};
 use crate::exit::Exit;
 use crate::gates::thresholds::Thresholds;
-use crate::gates::{GateInputs, first_light};
+use crate::gates::{GateError, GateInputs, first_light};
 use files::children::Children;
 use files::input_file;
 use models::hf_folder::{self, HfFolderError};
@@ -261,6 +261,7 @@ fn synth(args: SynthArgs) -> Result<Exit, CliError> {
     if !args.dry_run
         && let Some(out) = &args.out
     {
+        super::not_an_input("--out", out, &args.tokenizer)?;
         let interrupted = crate::interrupt::cooperate(|| {});
         let bar = progress::bytes("writing", total);
         let cancel: &AtomicBool = &interrupted;
@@ -289,6 +290,17 @@ fn synth(args: SynthArgs) -> Result<Exit, CliError> {
     Ok(Exit::Success)
 }
 
+fn record_error(e: GateError, max_tokens: usize) -> CliError {
+    use bitnet_rs::Error as E;
+    match e {
+        GateError::Engine(e @ (E::ContextFull { .. } | E::PositionPastTraining { .. })) => {
+            CliError::Usage(format!("--max-tokens {max_tokens}: {e}"))
+        }
+        GateError::Interrupted => CliError::Interrupted,
+        e => CliError::Failed(e.to_string()),
+    }
+}
+
 fn record(args: RecordArgs, children: &Children) -> Result<Exit, CliError> {
     let text = input_file::read_text(&args.prompts, MAX_PROMPTS)
         .map_err(|e| input_error("--prompts", &args.prompts, e.into()))?;
@@ -304,7 +316,7 @@ fn record(args: RecordArgs, children: &Children) -> Result<Exit, CliError> {
         thresholds: Thresholds::embedded().map_err(|e| CliError::Usage(e.to_string()))?,
     };
     let recording =
-        first_light::record(&inputs, &prompts, args.max_tokens).map_err(|e| CliError::Failed(e.to_string()))?;
+        first_light::record(&inputs, &prompts, args.max_tokens).map_err(|e| record_error(e, args.max_tokens))?;
     output::print(&output::json(&recording)?)?;
     Ok(Exit::Success)
 }

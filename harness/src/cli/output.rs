@@ -45,9 +45,10 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Refuses what will not work before the long work begins.
-    pub(crate) fn check(&self) -> Result<(), CliError> {
-        super::check_target(&self.out, self.force)
+    /// Refuses what will not work before the long work begins, and a target that is one of the inputs.
+    pub(crate) fn check<'p>(&self, inputs: impl IntoIterator<Item = &'p PathBuf>) -> Result<(), CliError> {
+        super::check_target(&self.out, self.force)?;
+        super::not_an_input("--out", &self.out, inputs)
     }
 
     pub(crate) fn overwrite(&self) -> Overwrite {
@@ -55,7 +56,19 @@ impl Target {
     }
 }
 
-/// Writes to stdout. A reader that closed the pipe has what it wanted.
+/// Writes a part of what is still being made. Where nobody reads it, the rest is not made.
+pub(crate) fn stream(text: &str) -> Result<(), CliError> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Err(CliError::ReaderGone),
+        Err(e) => Err(CliError::Failed(format!("stdout: {e}"))),
+        // What has no text yet, or is not printed yet, breaks no pipe.
+        Ok(()) if files::process::reader_is_gone() => Err(CliError::ReaderGone),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Writes a finished result to stdout. A reader that closed the pipe has what it wanted.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

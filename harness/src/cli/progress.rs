@@ -1,8 +1,10 @@
-//! Progress on stderr; nothing where stderr is no terminal.
+//! Progress on stderr; where stderr is no terminal, only a line for each stage of a long run.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+
+use super::output;
 
 /// A spinner with a message.
 pub(crate) fn spinner(prefix: &str) -> ProgressBar {
@@ -11,8 +13,43 @@ pub(crate) fn spinner(prefix: &str) -> ProgressBar {
         bar.set_style(style);
     }
     bar.set_prefix(prefix.to_owned());
-    bar.enable_steady_tick(Duration::from_millis(120));
+    // Its thread is made in a way that panics where there is none left, and nobody sees a hidden bar.
+    if !bar.is_hidden() && files::threads::can_be_made() {
+        bar.enable_steady_tick(Duration::from_millis(120));
+    }
     bar
+}
+
+/// One of several stages of a long run: a spinner while it lasts, and a line that stays at its beginning and its end
+/// where there is no terminal, at its end where there is one.
+pub(crate) struct Stage {
+    name: String,
+    bar: ProgressBar,
+}
+
+impl Stage {
+    pub(crate) fn begin(name: String) -> Self {
+        let bar = spinner(&name);
+        if bar.is_hidden() {
+            output::note(&name);
+        }
+        Self { name, bar }
+    }
+
+    pub(crate) fn say(&self, what: &str) {
+        self.bar.set_message(what.to_owned());
+    }
+
+    pub(crate) fn end(self, outcome: &str) {
+        self.bar.finish_and_clear();
+        output::note(format_args!("{}: {outcome}", self.name));
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
 }
 
 /// A bar over bytes.

@@ -24,9 +24,9 @@ pub enum Answer {
 /// Runs the gate, or plants its faults, and returns the answer.
 ///
 /// # Errors
-/// [`GateError::Interrupted`].
+/// [`GateError::Interrupted`], [`GateError::Io`] where no thread can be made.
 pub fn answer(gate: GateId, inputs: &GateInputs, plant: bool) -> Result<Answer, GateError> {
-    die_with_parent();
+    die_with_parent()?;
     // Nobody may be reading any more: that is no reason to panic on the way out.
     let say = move |what: &str| drop(writeln!(std::io::stderr(), "{PROGRESS}{what}"));
     if plant {
@@ -40,10 +40,14 @@ pub fn answer(gate: GateId, inputs: &GateInputs, plant: bool) -> Result<Answer, 
 pub const PROGRESS: &str = "\u{1}progress ";
 
 /// Ends this process when its stdin closes.
-pub fn die_with_parent() {
-    std::thread::spawn(|| {
+///
+/// # Errors
+/// Where no thread can be made to watch it: a gate that might outlive its runner is not run.
+pub fn die_with_parent() -> std::io::Result<()> {
+    let watch = || {
         let mut sink = [0u8; 64];
         while std::io::stdin().read(&mut sink).is_ok_and(|n| n > 0) {}
         files::process::leave(Exit::Interrupted as i32);
-    });
+    };
+    std::thread::Builder::new().spawn(watch).map(drop)
 }

@@ -74,6 +74,7 @@ pub fn run_gate(gate: GateId, inputs: &GateInputs, progress: Box<dyn FnMut(&str)
                 (Severity::Unmeasured, "short-context")
             }
             GateError::Unmeasurable { code, .. } => (Severity::Unmeasured, *code),
+            e if files::shortage::is_named_in(&e.to_string()) => (Severity::Unmeasured, recorder::SHORTAGE),
             _ => (Severity::Failure, "error"),
         };
         rec.say(e.to_string());

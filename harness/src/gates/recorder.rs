@@ -6,6 +6,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use crate::report::{Checks, Finding, GateReport, Input, Severity, Verdict};
+use files::shortage;
 
 /// Findings kept per code; the counts go on.
 const KEPT_PER_CODE: usize = 16;
@@ -47,18 +48,25 @@ impl Recorder {
         self.checks.planned += n;
     }
 
-    /// Records one check; `failure` describes it where it did not hold.
+    /// Records one check; `failure` describes it where it did not hold. Where that is the host's shortage, the check
+    /// was not made.
     pub fn check(&mut self, holds: bool, failure: impl FnOnce() -> Finding) -> bool {
-        self.checks.executed += 1;
-        if !holds {
-            self.checks.failed += 1;
-            self.finding(failure());
+        if holds {
+            self.checks.executed += 1;
+            return true;
         }
-        holds
+        let failure = of_the_host(failure());
+        if failure.severity != Severity::Unmeasured {
+            self.checks.executed += 1;
+            self.checks.failed += 1;
+        }
+        self.finding(failure);
+        false
     }
 
     /// Records a finding.
     pub fn finding(&mut self, finding: Finding) {
+        let finding = of_the_host(finding);
         let seen = self.seen.entry(finding.code.clone()).or_default();
         *seen += 1;
         if *seen <= KEPT_PER_CODE {
@@ -130,6 +138,18 @@ impl Recorder {
     }
 }
 
+/// Code of a finding about what the host lacks.
+pub const SHORTAGE: &str = "host-shortage";
+
+/// What failed for want of memory, threads, descriptors or room on a disk says nothing about the model.
+fn of_the_host(finding: Finding) -> Finding {
+    if finding.severity == Severity::Failure && shortage::is_named_in(&finding.message) {
+        Finding { severity: Severity::Unmeasured, code: SHORTAGE.into(), ..finding }
+    } else {
+        finding
+    }
+}
+
 /// A finding with its data.
 pub fn finding<const N: usize>(
     severity: Severity,
@@ -164,6 +184,21 @@ mod tests {
         whole.plan(1);
         whole.check(true, failure);
         assert_eq!(whole.finish("0", "").verdict, Verdict::Pass);
+    }
+
+    /// The system's own words for ENOMEM and ENOSPC.
+    #[test]
+    fn what_the_host_lacks_is_unmeasured_and_never_a_failure() {
+        for number in [12, 28] {
+            let message = std::io::Error::from_raw_os_error(number).to_string();
+            let mut r = recorder();
+            r.plan(2);
+            r.check(true, failure);
+            r.check(false, || finding(Severity::Failure, "x", format!("no copy: {message}"), []));
+            let report = r.finish("0", "");
+            assert_eq!((report.verdict, report.checks.failed, report.checks.executed), (Verdict::Unknown, 0, 1));
+            assert_eq!(report.findings[0].code, SHORTAGE);
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Runs gates in child processes with a time limit: a native abort or a hang is that gate's FAIL, and the others
 //! still run. Ctrl-C reaches the whole process group, so a child may end by it before this process has noticed: however
-//! the two race, that is an interruption and never the gate's FAIL.
+//! the two race, that is an interruption and never the gate's FAIL. Nor is what the host lacks: that gate is UNKNOWN.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::child::{Answer, PROGRESS};
-use super::recorder::finding;
+use super::recorder::{SHORTAGE, finding};
 use super::{GateId, GateInputs};
 use crate::report::{Checks, FaultReport, GateReport, Severity, Verdict};
 use files::children::{self, Ending, Input, Outcome, was_interrupted};
+use files::scratch::Scratch;
+use files::{process, shortage};
 use models::source::ModelSource;
 
 /// How to start a child.
@@ -37,6 +39,20 @@ pub enum RunnerError {
     /// A child could not be started.
     #[error("cannot start a gate process: {0}")]
     Start(std::io::Error),
+    /// The host lacks what the planted faults need, so that nothing is known of them.
+    #[error("{0}")]
+    Shortage(String),
+}
+
+impl RunnerError {
+    /// Is it the host that lacks something?
+    fn is_shortage(&self) -> bool {
+        match self {
+            Self::Interrupted => false,
+            Self::Shortage(_) => true,
+            Self::Scratch(e) | Self::Start(e) => shortage::is_shortage(e),
+        }
+    }
 }
 
 impl Launcher {
@@ -51,19 +67,24 @@ impl Launcher {
         progress: &mut dyn FnMut(&str),
     ) -> Result<GateReport, RunnerError> {
         let started = Instant::now();
-        let done = self.run(gate, inputs, false, progress)?;
-        if let Some(Answer::Gate(report)) = parse(&done.output) {
-            return Ok(*report);
-        }
-        let (code, message, data) = describe(&done, inputs);
+        let (code, message, data) = match self.run(gate, inputs, false, progress) {
+            Ok(done) => match parse(&done.output) {
+                Some(Answer::Gate(report)) => return Ok(*report),
+                _ => describe(&done, inputs),
+            },
+            Err(e) if e.is_shortage() => (SHORTAGE, e.to_string(), [("stderr", Value::from(Vec::<String>::new()))]),
+            Err(e) => return Err(e),
+        };
+        let unmeasured = code == SHORTAGE;
+        let severity = if unmeasured { Severity::Unmeasured } else { Severity::Failure };
         Ok(GateReport {
             id: gate.id().into(),
             title: gate.title().into(),
-            verdict: Verdict::Fail,
+            verdict: if unmeasured { Verdict::Unknown } else { Verdict::Fail },
             summary: message.clone(),
             metrics: BTreeMap::new(),
-            findings: vec![finding(Severity::Failure, code, message, data)],
-            checks: Checks { planned: 1, executed: 1, failed: 1 },
+            findings: vec![finding(severity, code, message, data)],
+            checks: Checks { planned: 1, executed: u64::from(!unmeasured), failed: u64::from(!unmeasured) },
             inputs: Vec::new(),
             duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
         })
@@ -80,10 +101,11 @@ impl Launcher {
         progress: &mut dyn FnMut(&str),
     ) -> Result<Vec<FaultReport>, RunnerError> {
         let done = self.run(gate, inputs, true, progress)?;
-        Ok(match parse(&done.output) {
-            Some(Answer::Faults(faults)) => faults,
-            _ => vec![super::fault(gate, "(all)", false, describe(&done, inputs).1)],
-        })
+        match (parse(&done.output), describe(&done, inputs)) {
+            (Some(Answer::Faults(faults)), _) => Ok(faults),
+            (_, (SHORTAGE, message, _)) => Err(RunnerError::Shortage(message)),
+            (_, (_, message, _)) => Ok(vec![super::fault(gate, "(all)", false, message)]),
+        }
     }
 
     fn run(
@@ -94,8 +116,7 @@ impl Launcher {
         progress: &mut dyn FnMut(&str),
     ) -> Result<Outcome, RunnerError> {
         // What the child leaves when it is killed goes with this folder.
-        let scratch = tempfile::Builder::new().prefix("bitnet-harness-").tempdir().map_err(RunnerError::Scratch)?;
-        let _leftover = files::leftovers::remove_when_interrupted(scratch.path());
+        let scratch = Scratch::new().map_err(RunnerError::Scratch)?;
         let mut command = inputs.children.command("gate-child");
         command.env("TMPDIR", scratch.path());
         command.args(["--gate", gate.id(), "--threads", &inputs.threads.to_string()]);
@@ -141,15 +162,28 @@ fn describe(done: &Outcome, inputs: &GateInputs) -> (&'static str, String, [(&'s
             let seconds = inputs.thresholds.limits.gate_seconds;
             ("time-limit", format!("ended after {seconds} s without an answer (hang)"), data)
         }
-        Ending::Exited(status) => match status.signal() {
-            Some(signal) => ("signal", format!("the process died of signal {signal} ({})", signal_name(signal)), data),
-            None => {
-                let code = status.code().unwrap_or(-1);
-                ("no-answer", format!("the process ended with code {code} and no report"), data)
+        Ending::Exited(status) => {
+            let how = match status.signal() {
+                Some(signal) => format!("the process died of signal {signal} ({})", signal_name(signal)),
+                None => format!("the process ended with code {} and no report", status.code().unwrap_or(-1)),
+            };
+            // The last words say why, in the process's own message or in the engine's.
+            let why = done.said.iter().rev().find(|line| shortage::is_named_in(line));
+            match (why, status.signal()) {
+                (Some(why), _) => (SHORTAGE, format!("{how}: {why}"), data),
+                // Nothing here sends it: the kernel does, where memory runs out, and people do.
+                (None, Some(SIGKILL)) => {
+                    (SHORTAGE, format!("{how}: it was killed from outside, as for want of memory"), data)
+                }
+                (None, Some(_)) => ("signal", how, data),
+                (None, None) if status.code() == Some(process::SHORTAGE) => (SHORTAGE, how, data),
+                (None, None) => ("no-answer", how, data),
             }
-        },
+        }
     }
 }
+
+const SIGKILL: i32 = 9;
 
 fn signal_name(signal: i32) -> &'static str {
     match signal {

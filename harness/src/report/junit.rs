@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{GateReport, Report, Verdict};
 
-/// Renders the report as JUnit XML: FAIL is a failure, UNKNOWN is skipped, a missed planted fault is a failure, one
+/// Renders the report as JUnit XML: FAIL is a failure, UNKNOWN is skipped with what kept it from measuring, a missed planted fault is a failure, one
 /// that does not apply is skipped.
 pub fn junit(report: &Report) -> String {
     let count = |v: Verdict| report.gates.iter().filter(|g| g.verdict == v).count();
@@ -19,6 +19,7 @@ pub fn junit(report: &Report) -> String {
         count(Verdict::Unknown) + not_applicable,
         report.duration_ms as f64 / 1000.0
     );
+    properties(&mut out, report);
     for gate in &report.gates {
         case(&mut out, gate);
     }
@@ -36,6 +37,34 @@ pub fn junit(report: &Report) -> String {
     out
 }
 
+/// What the run was made with, and what it decides.
+fn properties(out: &mut String, report: &Report) {
+    let mut all = vec![
+        ("p0.decision", report.p0.decision.name().to_owned()),
+        ("p0.reason", report.p0.reason.clone()),
+        ("host.cpu", report.host.cpu.clone()),
+        ("host.os", report.host.os.clone()),
+        ("host.threads", report.host.threads.to_string()),
+        ("engine.commit", report.engine.commit.clone()),
+        ("engine.kernel", report.engine.kernel.clone()),
+        ("engine.flags", report.engine.flags.clone()),
+    ];
+    match &report.model {
+        Some(model) => {
+            all.push(("model.name", model.name.clone()));
+            all.push(("model.source", model.source.clone()));
+            all.push(("model.file_hash", model.file_hash.clone()));
+            all.extend(model.warnings.iter().map(|warning| ("model.warning", warning.clone())));
+        }
+        None => all.push(("model", "could not be read".to_owned())),
+    }
+    out.push_str("  <properties>\n");
+    for (name, value) in all {
+        let _ = writeln!(out, "    <property name=\"{name}\" value=\"{}\"/>", escape(&value));
+    }
+    out.push_str("  </properties>\n");
+}
+
 fn case(out: &mut String, gate: &GateReport) {
     let name = escape(&format!("gate {} {}", gate.id, gate.title));
     let _ = write!(
@@ -43,18 +72,20 @@ fn case(out: &mut String, gate: &GateReport) {
         "  <testcase classname=\"gates\" name=\"{name}\" time=\"{:.3}\">",
         gate.duration_ms as f64 / 1000.0
     );
+    let details: Vec<_> = gate.findings.iter().map(|f| format!("[{}] {}", f.code, f.message)).collect();
     match gate.verdict {
         Verdict::Pass => {}
         Verdict::Unknown => {
-            let _ = write!(out, "<skipped message=\"{}\"/>", escape(&gate.summary));
+            let _ = write!(out, "<skipped message=\"{}\"/>", escape(&gate.reason()));
         }
         Verdict::Fail => {
-            let details: Vec<_> = gate.findings.iter().map(|f| format!("[{}] {}", f.code, f.message)).collect();
-            let (summary, details) = (escape(&gate.summary), escape(&details.join("\n")));
-            let _ = write!(out, "<failure message=\"{summary}\">{details}</failure>");
+            let (reason, details) = (escape(&gate.reason()), escape(&details.join("\n")));
+            let _ = write!(out, "<failure message=\"{reason}\">{details}</failure>");
         }
     }
-    out.push_str("</testcase>\n");
+    let checks = format!("{} of {} checks", gate.checks.executed, gate.checks.planned);
+    let measured = [vec![gate.summary.clone(), checks], details].concat().join("\n");
+    let _ = writeln!(out, "<system-out>{}</system-out></testcase>", escape(&measured));
 }
 
 /// XML text: markup characters escaped, characters that XML 1.0 forbids replaced.

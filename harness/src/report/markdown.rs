@@ -10,6 +10,9 @@ pub fn markdown(report: &Report) -> String {
     let _ = writeln!(out, "**P0: {}** — {}\n", report.p0.decision.name(), cell(&report.p0.reason));
     let model = report.model.as_ref().map_or("could not be read".to_owned(), |m| format!("{} ({})", m.name, m.source));
     let _ = writeln!(out, "- Model: {}", cell(&model));
+    for warning in report.model.iter().flat_map(|m| &m.warnings) {
+        let _ = writeln!(out, "  - Warning: {}", cell(warning));
+    }
     let _ =
         writeln!(out, "- Host: {}, {} threads, {}", cell(&report.host.cpu), report.host.threads, cell(&report.host.os));
     let _ = writeln!(

@@ -114,6 +114,28 @@ pub struct GateReport {
     pub duration_ms: u64,
 }
 
+impl GateReport {
+    /// Why the gate does not pass, in its own findings' words; what kept it from measuring, where it is UNKNOWN. Of one
+    /// that passes, its summary.
+    pub fn reason(&self) -> String {
+        let of = |severity: Severity| -> Vec<&str> {
+            self.findings.iter().filter(|f| f.severity == severity).map(|f| f.message.as_str()).collect()
+        };
+        let messages = match self.verdict {
+            Verdict::Pass => Vec::new(),
+            Verdict::Fail => of(Severity::Failure),
+            Verdict::Unknown => of(Severity::Unmeasured),
+        };
+        match (messages.is_empty(), self.verdict) {
+            (true, Verdict::Unknown) => {
+                format!("{} of {} planned checks ran", self.checks.executed, self.checks.planned)
+            }
+            (true, _) => self.summary.clone(),
+            (false, _) => messages.join("; "),
+        }
+    }
+}
+
 /// One planted fault and whether its gate caught it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FaultReport {
@@ -246,6 +268,9 @@ pub struct Report {
     pub model: Option<ModelReport>,
     /// Only a stated subset of the checks was planned (`--quick`).
     pub quick: bool,
+    /// The run was ended before all gates had run; what had ended by then is here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub interrupted: bool,
     /// The gates in their order.
     pub gates: Vec<GateReport>,
     /// Planted faults, with `--self-check`.
@@ -258,8 +283,19 @@ pub struct Report {
 /// Gates that decide P0.
 pub const P0_GATES: [&str; 5] = ["0", "1", "2", "3a", "3b"];
 
-/// Decides from the gates that were run.
-pub fn decide(gates: &[GateReport]) -> P0 {
+/// Decides from the gates that were run. The reason says what kind of run that was, since every form prints it.
+pub fn decide(gates: &[GateReport], quick: bool, interrupted: bool) -> P0 {
+    let P0 { decision, mut reason } = decide_by(gates);
+    if quick {
+        reason = format!("quick run, a stated subset of the checks: {reason}");
+    }
+    if interrupted {
+        reason = format!("interrupted: {reason}");
+    }
+    P0 { decision, reason }
+}
+
+fn decide_by(gates: &[GateReport]) -> P0 {
     let verdict = |id: &str| gates.iter().find(|g| g.id == id).map(|g| g.verdict);
     let with =
         |wanted: Option<Verdict>| P0_GATES.iter().filter(|id| verdict(id) == wanted).copied().collect::<Vec<_>>();
@@ -327,6 +363,7 @@ mod tests {
 
     #[test]
     fn go_needs_every_gate_measured_and_passing() {
+        let decide = |gates: &[GateReport]| super::decide(gates, false, false);
         let mut gates: Vec<_> = P0_GATES.iter().map(|id| gate(id, Verdict::Pass)).collect();
         assert_eq!(decide(&gates).decision, Decision::Go);
         // Gates 4 and 5 do not decide P0.
@@ -340,5 +377,91 @@ mod tests {
         assert_eq!(decide(&gates[..1]).decision, Decision::Unknown);
         assert!(decide(&gates[..1]).reason.contains("not run"));
         assert_eq!(decide(&[]).decision, Decision::Unknown);
+    }
+
+    fn report(quick: bool, interrupted: bool, gates: Vec<GateReport>) -> Report {
+        Report {
+            schema: SCHEMA.into(),
+            version: "0".into(),
+            started_unix: 1_700_000_000,
+            duration_ms: 5,
+            host: Host {
+                cpu: "A <fast> CPU".into(),
+                cpus: 4,
+                threads: 2,
+                memory_bytes: 1,
+                os: "linux 6".into(),
+                features: Vec::new(),
+            },
+            engine: Engine {
+                commit: "c0ffee".into(),
+                llama_cpp_commit: String::new(),
+                source_hash: String::new(),
+                compiler: String::new(),
+                flags: "-O3".into(),
+                features: Vec::new(),
+                kernel: "a kernel".into(),
+                threading: "a pool".into(),
+            },
+            model: Some(ModelReport {
+                name: "a model".into(),
+                source: "m.gguf".into(),
+                file_hash: "sha256:00".into(),
+                arch_hash: String::new(),
+                architecture: "bitnet-b1.58".into(),
+                shapes: BTreeMap::new(),
+                warnings: vec!["no pre-tokenizer & more".into()],
+            }),
+            quick,
+            interrupted,
+            p0: super::decide(&gates, quick, interrupted),
+            gates,
+            self_check: Vec::new(),
+        }
+    }
+
+    /// The line of every form that says P0, and nothing else.
+    fn p0_lines(report: &Report) -> Vec<String> {
+        let forms = [text(report), markdown(report), junit(report), serde_json::to_string_pretty(report).unwrap()];
+        let about = |form: &String| {
+            form.lines().filter(|l| l.contains("P0") || l.contains("p0.") || l.contains("\"reason\"")).collect()
+        };
+        forms.iter().map(about).collect()
+    }
+
+    #[test]
+    fn every_form_says_in_its_p0_line_that_a_run_was_quick_or_interrupted() {
+        let pass = || P0_GATES.iter().map(|id| gate(id, Verdict::Pass)).collect::<Vec<_>>();
+        for (quick, interrupted) in [(true, false), (false, true), (true, true), (false, false)] {
+            for line in p0_lines(&report(quick, interrupted, pass())) {
+                assert_eq!(line.contains("quick run"), quick, "{line}");
+                assert_eq!(line.contains("interrupted"), interrupted, "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_form_carries_warnings_host_model_and_each_verdicts_measurement() {
+        let mut gates = vec![gate("0", Verdict::Pass), gate("1", Verdict::Unknown), gate("2", Verdict::Fail)];
+        gates[0].summary = "12 tokens/s".into();
+        gates[1].summary = "load 3 ms".into();
+        for (at, severity, message) in
+            [(1, Severity::Unmeasured, "the context is too short"), (2, Severity::Failure, "row 7 departs")]
+        {
+            let code = "x".into();
+            gates[at].findings.push(Finding { severity, code, message: message.into(), data: BTreeMap::new() });
+        }
+        let report = report(false, false, gates);
+        for form in [text(&report), markdown(&report), junit(&report)] {
+            for said in ["pre-tokenizer", "a model", "fast", "12 tokens/s", "the context is too short", "row 7 departs"]
+            {
+                assert!(form.contains(said), "{said} in {form}");
+            }
+        }
+        let xml = junit(&report);
+        assert!(xml.contains("<skipped message=\"the context is too short\"/>"), "{xml}");
+        // As an XML reader counts them.
+        assert_eq!(xml.matches("<testcase").count(), xml.matches("</testcase>").count());
+        assert!(xml.contains("no pre-tokenizer &amp; more") && xml.contains("A &lt;fast&gt; CPU"), "{xml}");
     }
 }

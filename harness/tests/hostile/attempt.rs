@@ -21,7 +21,7 @@ fn is_sanitized() -> bool {
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// What must come of an input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Exit code 4, or 2 for what is wrong with the command line; a message on stderr, nothing on stdout.
     Refused(i32),
@@ -33,6 +33,8 @@ pub(crate) enum Outcome {
     Any,
     /// Refused, wrong usage or tried in vain: which of them is not the point.
     NotWell,
+    /// It works, or is refused with one of these words on stderr.
+    WorksOrNames(Vec<String>),
 }
 
 /// Changes the folder of the input before it is run.
@@ -104,6 +106,11 @@ impl Attempt {
         self
     }
 
+    /// Its files.
+    pub(crate) fn files(&self) -> &[(String, Vec<u8>)] {
+        &self.files
+    }
+
     /// Links, pipes and the like, made before the child starts.
     pub(crate) fn prepare(mut self, make: impl Fn(&Path) + Send + Sync + 'static) -> Self {
         self.prepare = Some(Box::new(make));
@@ -166,6 +173,11 @@ impl Attempt {
         self.outcome(Outcome::NotWell, "error: ")
     }
 
+    /// Works, or is refused by a name: stderr has one of `names`.
+    pub(crate) fn works_or_names(self, names: Vec<String>) -> Self {
+        self.outcome(Outcome::WorksOrNames(names), "")
+    }
+
     /// Another name than that of the fixture.
     pub(crate) fn named(mut self, name: String) -> Self {
         self.name = name;
@@ -200,7 +212,7 @@ impl Attempt {
 
     /// Was it meant to be refused?
     pub(crate) fn is_refusal(&self) -> bool {
-        !matches!(self.outcome, Outcome::Ends(0) | Outcome::Any)
+        !matches!(self.outcome, Outcome::Ends(0) | Outcome::Any | Outcome::WorksOrNames(_))
     }
 
     fn command(&self, folder: &Path, temporary: &Path) -> Command {
@@ -304,9 +316,20 @@ impl Attempt {
             Outcome::Denied => &[4],
             Outcome::Any => &[0, 1, 2, 3, 4, 5],
             Outcome::NotWell => &[1, 2, 4],
+            Outcome::WorksOrNames(_) => &[0, 2, 3, 4, 5],
         };
         if !code.is_some_and(|code| expected.contains(&code)) {
             return Err(format!("exit code {code:?}, expected {expected:?}: {}", tail()));
+        }
+        if let Outcome::WorksOrNames(names) = &self.outcome
+            && matches!(code, Some(2 | 4))
+            && !names.iter().any(|name| stderr.contains(name))
+        {
+            return Err(format!("exit code {code:?} without any of {names:?}: {}", tail()));
+        }
+        // The limit of this suite, reached without having been asked for.
+        if !self.limits.contains("ulimit -v") && stderr.contains("error: out of memory") {
+            return Err(format!("memory ran out: {}", tail()));
         }
         if let Some(missing) = self.says.iter().find(|s| !stderr.contains(s.as_str())) {
             return Err(format!("stderr does not say {missing:?}: {}", tail()));

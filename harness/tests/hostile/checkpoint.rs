@@ -89,6 +89,16 @@ fn sound() -> Checkpoint {
     Checkpoint { config, tokenizer: tokenizer(), tensors }
 }
 
+/// The files of a checkpoint that is converted.
+pub(crate) fn sound_files() -> [(&'static str, Vec<u8>); 3] {
+    let checkpoint = sound();
+    [
+        ("config.json", checkpoint.config.to_string().into_bytes()),
+        ("tokenizer.json", checkpoint.tokenizer.to_string().into_bytes()),
+        ("model.safetensors", checkpoint.weights()),
+    ]
+}
+
 /// A safetensors file of these tensors, side by side.
 fn safetensors(tensors: &[Tensor]) -> Vec<u8> {
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());

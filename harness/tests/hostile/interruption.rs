@@ -122,7 +122,8 @@ fn an_interrupted_export_leaves_nothing() {
     let gate_processes = children(pid);
     signal(&child, "-INT");
     assert_eq!(ended(&mut child), Some(130));
-    assert_eq!(names(folder.path()), ["tmp"]);
+    let files: Vec<_> = names(folder.path()).into_iter().filter(|name| name != "report.txt.partial").collect();
+    assert_eq!(files, ["tmp"]);
     assert!(names(&folder.path().join("tmp")).is_empty(), "{:?}", names(&folder.path().join("tmp")));
     leave_without_work(&gate_processes);
 }
@@ -155,7 +156,9 @@ fn an_interrupt_to_the_whole_group_is_never_a_failed_gate() {
         let report = std::fs::read(folder.path().join("report.json")).unwrap();
         assert_eq!(code, Some(130), "round {round}, gate {gate}, {name}: {}", String::from_utf8_lossy(&report));
         assert_eq!(report, b"old", "round {round}");
-        assert_eq!(names(folder.path()), ["report.json", "tmp"]);
+        // A gate that was faster than the signal stands in a report of its own.
+        let files: Vec<_> = names(folder.path()).into_iter().filter(|name| name != "report.json.partial").collect();
+        assert_eq!(files, ["report.json", "tmp"]);
         leave_without_work(&gates);
     }
 }
@@ -266,6 +269,92 @@ fn an_interrupted_answer_is_not_the_end_of_the_conversation() {
     let mut answers = String::new();
     child.stdout.take().unwrap().read_to_string(&mut answers).unwrap();
     assert!(answers.contains("\"room\":\"kitchen\""), "{answers}");
+}
+
+/// The gates that had ended before the interrupt are in a report that says so; the old one stays.
+#[test]
+fn an_interrupt_loses_no_gate_that_had_ended() {
+    for (name, out) in [("-INT", Some("report.json")), ("-TERM", None)] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("report.json"), "old").unwrap();
+        let mut args = vec!["gates", "--quick", "--only", "3a,1", "--threads", "1", "--format", "json"];
+        args.extend(out.iter().flat_map(|out| ["--out", out]));
+        // Gate 1 runs first, and the other one takes its time after it.
+        let mut child = harness(folder.path(), &args).spawn().unwrap();
+        let mut notes = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        assert!(notes.any(|line| line.starts_with("gate 1 of 2: 1 ternary kernel exact: PASS in")));
+        signal(&child, name);
+        assert_eq!(ended(&mut child), Some(130));
+        assert_eq!(std::fs::read(folder.path().join("report.json")).unwrap(), b"old");
+        let mut stdout = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();
+        let text = match out {
+            Some(out) => std::fs::read_to_string(folder.path().join(format!("{out}.partial"))).unwrap(),
+            None => stdout,
+        };
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(report["gates"][0]["id"], "1");
+        assert_eq!((&report["interrupted"], &report["p0"]["decision"]), (&true.into(), &"UNKNOWN".into()));
+        let reason = report["p0"]["reason"].as_str().unwrap();
+        assert!(
+            reason.starts_with("interrupted: quick run") && reason.contains("gate 0, 2, 3a, 3b not run"),
+            "{reason}"
+        );
+        assert!(names(&folder.path().join("tmp")).is_empty());
+    }
+}
+
+/// A reader that goes away, `head` for example, ends a generation that would take a long time, streamed or not.
+#[test]
+fn nothing_is_generated_for_a_reader_that_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("endless.gbnf"), "root ::= [a-z]+").unwrap();
+    for format in ["text", "json"] {
+        // Without an end of its own, for as long as the context holds.
+        let args = ["generate", "x", "--grammar", "endless.gbnf", "--max-tokens", "0", "--format", format];
+        let mut child = harness(folder.path(), &args).spawn().unwrap();
+        drop(child.stdout.take());
+        let mut said = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(ended(&mut child), Some(141), "128 and SIGPIPE's 13: {said}");
+        assert!(!said.contains("decode"), "it was generated all the same: {said}");
+    }
+    let args = ["chat", "--max-tokens", "1000"];
+    let mut child = harness(folder.path(), &args).spawn().unwrap();
+    drop(child.stdout.take());
+    writeln!(child.stdin.take().unwrap(), "turn on the light\nturn on the light").unwrap();
+    assert_eq!(ended(&mut child), Some(141));
+}
+
+/// What SIGKILL leaves, beside the output and in TMPDIR, is removed by the next run and not by one that only works
+/// beside it.
+#[test]
+fn the_next_run_removes_what_a_killed_one_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let parts = |f: &Path| names(f).into_iter().filter(|n| n.ends_with(".part")).count();
+    let synth =
+        |preset: &str| harness(folder.path(), &["model", "synth", "--preset", preset, "--out", "m.gguf", "--force"]);
+    for _ in 0..2 {
+        let mut child = synth("2b").spawn().unwrap();
+        assert!(until(&mut child, || parts(folder.path()) > 0));
+        // A second run beside a living one leaves its file alone.
+        assert!(synth("tiny").output().unwrap().status.success());
+        assert_eq!(parts(folder.path()), 1);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(parts(folder.path()), 1);
+        assert!(synth("tiny").output().unwrap().status.success());
+        assert_eq!(names(folder.path()), ["m.gguf", "tmp"]);
+    }
+    let temporary = folder.path().join("tmp");
+    let gates = |gate: &str| harness(folder.path(), &["gates", "--only", gate, "--quick", "--threads", "1"]);
+    let mut child = gates("1").spawn().unwrap();
+    assert!(until(&mut child, || !names(&temporary).is_empty()));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(names(&temporary).len(), 1);
+    assert_eq!(gates("3a").output().unwrap().status.code(), Some(3));
+    assert!(names(&temporary).is_empty());
 }
 
 #[test]

@@ -13,12 +13,15 @@ mod gguf;
 mod grammar;
 mod hub;
 mod interruption;
+mod number_options;
 mod options;
 mod output;
 mod parts;
 mod repack;
+mod same_file;
 mod schema;
 mod seeds;
+mod shortages;
 mod special_files;
 mod template;
 mod text;
@@ -42,6 +45,8 @@ fn tables() -> Vec<Attempt> {
         options::table(),
         special_files::table(),
         output::table(),
+        same_file::table(),
+        number_options::table(),
         calls::table(),
         checkpoint::table(),
         repack::table(),

@@ -75,7 +75,8 @@ pub(crate) fn table() -> Vec<Attempt> {
             harness(AREA, format!("{writer}: a link to a file, forced"), args)
                 .file("t", "turn on the lamp")
                 .file("c", cartridge::sound())
-                .prepare(|f| symlink("t", f.join("out")).unwrap())
+                .file("victim", "precious")
+                .prepare(|f| symlink("victim", f.join("out")).unwrap())
                 .creates("out"),
         );
     }
@@ -87,10 +88,10 @@ pub(crate) fn table() -> Vec<Attempt> {
 fn full() -> Vec<Attempt> {
     let mut all = Vec::new();
     let synth = ["model", "synth", "--preset", "tiny", "--out", "out"];
-    all.push(harness(AREA, "size limit: synth", synth).limits("ulimit -f 64").ends(1, "out"));
+    all.push(harness(AREA, "size limit: synth", synth).limits("ulimit -f 64").ends(2, "out"));
     let forced = synth.iter().chain(&["--force"]);
     all.push(
-        harness(AREA, "size limit: synth over a file", forced).file("out", "old").limits("ulimit -f 64").ends(1, "out"),
+        harness(AREA, "size limit: synth over a file", forced).file("out", "old").limits("ulimit -f 64").ends(2, "out"),
     );
     let create = ["cartridge", "create", "--model", "m.gguf", "--tokens", "ids", "--out", "out", "--force"];
     all.push(
@@ -100,30 +101,30 @@ fn full() -> Vec<Attempt> {
             .file("ids", "7 ".repeat(100))
             .file("out", "old")
             .limits("ulimit -f 16")
-            .ends(1, "out"),
+            .ends(2, "out"),
     );
     all.push(
         harness(AREA, "size limit: the embedded model", ["generate", "--prompt", "x"])
             .limits("ulimit -f 64")
-            .ends(1, "model embedded"),
+            .ends(2, "model embedded"),
     );
     let agent = ["agent", "--rules-only", "turn on the kitchen light", "--store", "s"];
     all.push(harness(AREA, "size limit: the agent's store", agent).limits("ulimit -f 8").ends_any().creates("s"));
     let quick = ["gates", "--only", "1", "--quick", "--threads", "1", "--out", "out"];
     all.push(
-        harness(AREA, "size limit: report over a file", quick).file("out", "old").limits("ulimit -f 0").ends(1, ""),
+        harness(AREA, "size limit: report over a file", quick).file("out", "old").limits("ulimit -f 0").ends(2, ""),
     );
     all.push(
         harness(AREA, "stdout is full", ["model", "inspect", "--format", "json"])
             .stdout_to("/dev/full")
-            .ends(1, "stdout"),
+            .ends(2, "stdout"),
     );
     all.push(
         harness(AREA, "stdout is full: generate", ["generate", "--prompt", "x", "--max-tokens", "2"])
             .stdout_to("/dev/full")
-            .ends(1, "stdout"),
+            .ends(2, "stdout"),
     );
-    all.push(harness(AREA, "stdout is full: agent", agent).stdout_to("/dev/full").ends(1, "").creates("s"));
+    all.push(harness(AREA, "stdout is full: agent", agent).stdout_to("/dev/full").ends(2, "").creates("s"));
     all.push(harness(AREA, "stdout is full: help", ["--help"]).stdout_to("/dev/full").ends_any());
     all.push(
         harness(AREA, "stderr is full", ["generate", "--prompt", "x", "--max-tokens", "2", "--threads", "99"])
@@ -137,7 +138,8 @@ fn full() -> Vec<Attempt> {
     );
     all.push(
         harness(AREA, "stderr is full: gates", ["gates", "--only", "1", "--quick", "--threads", "99"])
-            .stderr_to("/dev/full"),
+            .stderr_to("/dev/full")
+            .ends(3, ""),
     );
     all.push(harness(AREA, "stderr is full: chat", ["chat", "--max-tokens", "2"]).stdin("hi\n").stderr_to("/dev/full"));
     all.push(harness(AREA, "no files may be opened", ["generate", "--prompt", "x"]).limits("ulimit -n 7").ends_any());

@@ -7,7 +7,7 @@ use gguf::GgmlType;
 use serde_json::json;
 
 use super::super::output::{self, TextOrJson};
-use super::super::{CliError, check_target, output_error, progress};
+use super::super::{CliError, check_target, not_an_input, output_error, progress};
 use super::quantize::ggml_type;
 use crate::exit::Exit;
 use crate::interrupt;
@@ -68,6 +68,7 @@ pub(super) fn run(args: ConvertArgs) -> Result<Exit, CliError> {
         return Err(CliError::Usage(format!("{}: no such folder", args.folder.display())));
     }
     check_target(&args.out, args.force)?;
+    not_an_input("--out", &args.out, [&args.folder])?;
     let options = ConvertOptions {
         matrices: args.ty,
         embedding: args.embedding,

@@ -13,6 +13,7 @@ use super::quantize;
 use crate::exit::Exit;
 use crate::interrupt;
 use files::input_file;
+use files::scratch::Scratch;
 use models::perplexity::{self, Perplexity, PerplexityError, PerplexityOptions};
 use models::repack::{self, RepackError, Targets};
 use models::source::ModelSource;
@@ -112,8 +113,7 @@ pub(super) fn run(args: PerplexityArgs) -> Result<Exit, CliError> {
         measure(path.as_path(), false)?;
     } else {
         let original = GgufFile::open(path.as_path(), &Limits::default()).map_err(|e| model_error(&source, e))?;
-        let folder = tempfile::tempdir().map_err(|e| CliError::Failed(e.to_string()))?;
-        let _leftover = files::leftovers::remove_when_interrupted(folder.path());
+        let folder = Scratch::new().map_err(|e| CliError::Failed(e.to_string()))?;
         for &ty in &args.embedding_types {
             let targets = Targets { embedding: Some(ty), ..Targets::default() };
             let copy = folder.path().join("copy.gguf");

@@ -7,7 +7,7 @@ use gguf::{GgmlType, GgufFile, Limits};
 use serde_json::json;
 
 use super::super::output::{self, Target, TextOrJson};
-use super::super::{CliError, check_target, model_error, model_path, output_error, progress};
+use super::super::{CliError, check_target, model_error, model_path, not_an_input, output_error, progress};
 use crate::exit::Exit;
 use crate::interrupt;
 use models::packing_evidence::{self, PackingEvidence, PackingVerdict};
@@ -169,7 +169,7 @@ pub(super) fn quantize(args: QuantizeArgs) -> Result<Exit, CliError> {
     if args.embedding.is_none() && args.output.is_none() && args.matrices.is_none() && args.pre.is_none() {
         return Err(CliError::Usage("nothing to do: pass --embedding, --output, --matrices or --pre".into()));
     }
-    args.target.check()?;
+    args.target.check(&args.model)?;
     let source = ModelSource::from_option(args.model);
     let (_path, file) = open(&source)?;
     if args.matrices.is_some() {
@@ -232,6 +232,7 @@ fn refuse_other_packing(
 pub(super) fn repack_command(args: RepackArgs) -> Result<Exit, CliError> {
     if let Some(out) = args.out.as_ref().filter(|_| !args.dry_run) {
         check_target(out, args.force)?;
+        not_an_input("--out", out, &args.model)?;
     }
     let source = ModelSource::from_option(args.model);
     let (_path, file) = open(&source)?;

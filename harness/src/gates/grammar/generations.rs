@@ -386,12 +386,16 @@ fn on_workers(
 ) -> Result<(), GateError> {
     let (send, receive) = channel();
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..n)
-            .map(|_| {
-                let send = send.clone();
-                scope.spawn(move || work(&send))
-            })
-            .collect();
+        let mut workers = Vec::new();
+        for _ in 0..n {
+            let send = send.clone();
+            match std::thread::Builder::new().spawn_scoped(scope, move || work(&send)) {
+                Ok(worker) => workers.push(worker),
+                // The others do its share.
+                Err(_) if !workers.is_empty() => break,
+                Err(e) => return Err(e.into()),
+            }
+        }
         drop(send);
         receive.iter().for_each(|outcome| hear(&outcome));
         workers
