@@ -47,6 +47,10 @@ pub(crate) struct Reading {
     pub(crate) numbers: BTreeSet<i64>,
 }
 
+/// Longest text that is read as a command, in tokens. Nobody says a longer one, and reading has a price.
+const MAX_TOKENS: usize = 80;
+/// Most tokens of any kind beside a command.
+const MAX_ASIDE: usize = 8;
 /// Most unexplained words beside a command that a person is asked about: more is a story, not a command.
 const MAX_ASIDE_WORDS: usize = 3;
 /// The same for Chinese characters.
@@ -92,7 +96,8 @@ fn read(input: &GuardedInput, names: &Names<'_>, words: &Words, fault: ReaderFau
     } else {
         all.clone()
     };
-    match grammar.parse(&kept) {
+    let parse = if all.len() > MAX_TOKENS { Parse::Ambiguous } else { grammar.parse(&kept) };
+    match parse {
         Parse::One(command) => {
             if digits_of_two_kinds(input.raw()) {
                 flags.insert(InputFlag::UnclearValue);
@@ -201,7 +206,7 @@ fn aside(grammar: &Grammar<'_>, all: &[Token], unexplained: &[bool]) -> Option<C
     let few = |range: &[Token]| {
         let words = range.iter().filter(|t| t.kind == TokenKind::Word).count();
         let han = range.iter().filter(|t| t.kind == TokenKind::Han).count();
-        words <= MAX_ASIDE_WORDS && han <= MAX_ASIDE_HAN && (words == 0 || han == 0)
+        range.len() <= MAX_ASIDE && words <= MAX_ASIDE_WORDS && han <= MAX_ASIDE_HAN && (words == 0 || han == 0)
     };
     let divides = |t: &Token| matches!(t.text.as_str(), "," | "." | "!" | "、" | "。" | ";");
     let first = unexplained.iter().position(|u| *u)?;
@@ -268,11 +273,36 @@ mod tests {
     use super::super::sentence::{Amount, Target};
     use super::super::vocabulary::Action;
     use super::*;
+    use proptest::prelude::*;
 
     fn read(text: &str) -> Reading {
         let registry = Registry::embedded().unwrap();
         let names = Names::new(&registry, []);
         Reading::of(&UserInput::new(text).guard().unwrap(), &names)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+        #[test]
+        fn any_text_is_read_or_refused(
+            words in proptest::collection::vec(
+                prop_oneof![
+                    Just("turn"), Just("on"), Just("the kitchen light"), Just("after"), Just("10 pm"), Just("30%"), Just("把"), Just("客厅灯"),
+                    Just("调到"), Just("三十"), Just("一点"), Just("打开"), Just(","), Just("honey"), Just("please"), Just("?"), Just("the"), Just("再"),
+                ],
+                0..14,
+            ),
+            tail in "\\PC{0,12}",
+        ) {
+            let text = format!("{} {tail}", words.join(" "));
+            if let Ok(input) = UserInput::new(text).guard() {
+                let registry = Registry::embedded().unwrap();
+                let names = Names::new(&registry, []);
+                let reading = Reading::of(&input, &names);
+                // A command with something left over is asked about; one that is flagged is refused; nothing else is left.
+                prop_assert!(reading.command.is_some() || !reading.flags.is_empty());
+            }
+        }
     }
 
     /// Understood as a whole: device and action, with nothing left.

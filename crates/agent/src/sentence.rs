@@ -244,7 +244,7 @@ impl Grammar<'_> {
         let options: Vec<Vec<(usize, Item)>> = (0..tokens.len()).map(|at| self.items_at(tokens, at)).collect();
         let mut search =
             Search { grammar: self, tokens, options: &options, found: Vec::new(), steps: 0, items: Vec::new() };
-        search.from(0, 0);
+        search.descend(0, 0);
         if search.steps >= MAX_STEPS {
             return Parse::Ambiguous;
         }
@@ -275,7 +275,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn from(&mut self, at: usize, named: usize) {
+    fn descend(&mut self, at: usize, named: usize) {
         self.steps += 1;
         if self.steps >= MAX_STEPS {
             return;
@@ -290,12 +290,12 @@ impl Search<'_> {
         for (used, item) in &options[at] {
             let device = if matches!(item, Item::Device(_)) { *used } else { 0 };
             self.items.push(item.clone());
-            self.from(at + used, named + device);
+            self.descend(at + used, named + device);
             self.items.pop();
         }
         if let Some((used, mode)) = self.other_mode(at) {
             self.items.push(Item::OtherMode(mode));
-            self.from(at + used, named);
+            self.descend(at + used, named);
             self.items.pop();
         }
     }
