@@ -172,12 +172,12 @@ impl Agent {
             against.push(format!("the operator's configuration does not enable back end {}", today.backend()));
         }
         let confirmed = match confirmation {
-            None if today.decision() == Decision::RequireConfirmation => {
-                Err(match reading.unexplained.as_slice() {
-                    [] => format!("a {} risk needs a confirmation of plan {hash}", today.risk()),
-                    words => format!("'{}' was not understood; that needs a confirmation of plan {hash}", words.join("', '")),
-                })
-            }
+            None if today.decision() == Decision::RequireConfirmation => Err(match reading.unexplained.as_slice() {
+                [] => format!("a {} risk needs a confirmation of plan {hash}", today.risk()),
+                words => {
+                    format!("'{}' was not understood; that needs a confirmation of plan {hash}", words.join("', '"))
+                }
+            }),
             Some(confirmation) if !confirmation.is_of(&hash) => {
                 Err(format!("the confirmation is for another plan than {hash}"))
             }

@@ -258,11 +258,8 @@ fn judge(gate: Gate, question: &Question<'_>, risk: Risk, policy: Decision) -> (
                 Gate::InputBoundary => {
                     reasons.extend(flag_reasons(question.flags, gate));
                     if !question.unexplained.is_empty() {
-                        let words: Vec<String> = question
-                            .unexplained
-                            .iter()
-                            .map(|w| format!("'{}'", super::text::clipped(w, 40)))
-                            .collect();
+                        let words: Vec<String> =
+                            question.unexplained.iter().map(|w| format!("'{}'", super::text::clipped(w, 40))).collect();
                         let note = format!("not understood: {}", words.join(", "));
                         if reasons.is_empty() { warnings.push(note) } else { reasons.push(note) }
                     }
@@ -378,7 +375,9 @@ fn flag_reasons(flags: &[InputFlag], gate: Gate) -> Vec<String> {
                 InputFlag::UnsupportedCondition => "its condition is not of the form 'after HH:MM'",
                 InputFlag::ReportedSpeech => "it quotes, reports or tells of a command",
                 InputFlag::WithdrawnCommand => "it takes the command back",
-                InputFlag::UnclearValue => "its number or unit is not a value that can be set; differences are not computed",
+                InputFlag::UnclearValue => {
+                    "its number or unit is not a value that can be set; differences are not computed"
+                }
                 InputFlag::InvisibleCharacters => "it holds characters that do not show",
                 InputFlag::NotUnderstood => "not all of it was understood as one command",
             }

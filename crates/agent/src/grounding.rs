@@ -22,7 +22,9 @@ pub(crate) fn check(
 ) {
     let mut outside = |reason: String| faults.push(Fault::new(Gate::InputBoundary, reason));
     match &reading.command {
-        None => outside("the input is not one command that is understood, so no proposal can be measured by it".to_owned()),
+        None => {
+            outside("the input is not one command that is understood, so no proposal can be measured by it".to_owned())
+        }
         Some(command) => {
             if command.device(registry, recent).is_none_or(|said| said.device_id != device.device_id) {
                 outside(format!("the input does not name {}", device.device_id));

@@ -65,9 +65,9 @@ pub mod vocabulary;
 pub(crate) mod assess;
 pub(crate) mod capability;
 pub(crate) mod grounding;
+pub(crate) mod lexicon;
 pub(crate) mod memory_write;
 pub(crate) mod names;
-pub(crate) mod lexicon;
 pub(crate) mod numeral;
 pub(crate) mod quantity;
 pub(crate) mod reading;
@@ -75,8 +75,8 @@ pub(crate) mod rules;
 pub(crate) mod sentence;
 pub(crate) mod spans;
 pub(crate) mod spoken_name;
-pub(crate) mod words;
 pub mod text;
+pub(crate) mod words;
 
 #[cfg(test)]
 mod weak_points;

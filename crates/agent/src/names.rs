@@ -59,11 +59,8 @@ impl<'r> Names<'r> {
 
     /// Names that begin at the first token, with lengths. 的 between Chinese characters does not count.
     pub(crate) fn spoken_at(&self, at: &[Token]) -> Vec<(usize, &str)> {
-        let mut found: Vec<(usize, &str)> = self
-            .spoken
-            .iter()
-            .filter_map(|(name, id)| length_of(name, at).map(|used| (used, id.as_str())))
-            .collect();
+        let mut found: Vec<(usize, &str)> =
+            self.spoken.iter().filter_map(|(name, id)| length_of(name, at).map(|used| (used, id.as_str()))).collect();
         found.sort_unstable();
         found.dedup();
         found

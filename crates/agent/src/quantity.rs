@@ -60,7 +60,10 @@ pub(crate) fn quantity_at(at: &[Token], before: Option<&Token>) -> Option<(usize
     let (length, amount) = match number_at(&at[used..]) {
         Some(number) => number,
         // 百分之百
-        None if hundredths && at.get(used).is_some_and(|t| t.is("百")) && !at.get(used + 1).is_some_and(is_numeral_token) => {
+        None if hundredths
+            && at.get(used).is_some_and(|t| t.is("百"))
+            && !at.get(used + 1).is_some_and(is_numeral_token) =>
+        {
             (1, 100)
         }
         None => return None,
@@ -149,8 +152,26 @@ fn number_at(at: &[Token]) -> Option<(usize, i64)> {
 /// zero to one hundred in words.
 fn english_number(at: &[Token]) -> Option<(usize, i64)> {
     const SMALL: &[&str] = &[
-        "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
-        "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+        "zero",
+        "one",
+        "two",
+        "three",
+        "four",
+        "five",
+        "six",
+        "seven",
+        "eight",
+        "nine",
+        "ten",
+        "eleven",
+        "twelve",
+        "thirteen",
+        "fourteen",
+        "fifteen",
+        "sixteen",
+        "seventeen",
+        "eighteen",
+        "nineteen",
     ];
     const TENS: &[&str] = &["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"];
     let word = |index: usize| at.get(index).map_or("", |t| t.text.as_str());
@@ -235,8 +256,30 @@ mod tests {
     #[test]
     fn what_is_no_value_is_not_read() {
         for text in [
-            "050%", "30.5%", "1,0", "20~40%", "20-40", "50%%", "24度度", "2十度", "二六度", "0x18", "30%50", "2 6度", "1234", "70 f", "24 kelvin",
-            "twenty thirty", "five hundred", "three point five", "百分之30%", "30‰", "1/3", "l0%", "30f", "零四十",
+            "050%",
+            "30.5%",
+            "1,0",
+            "20~40%",
+            "20-40",
+            "50%%",
+            "24度度",
+            "2十度",
+            "二六度",
+            "0x18",
+            "30%50",
+            "2 6度",
+            "1234",
+            "70 f",
+            "24 kelvin",
+            "twenty thirty",
+            "five hundred",
+            "three point five",
+            "百分之30%",
+            "30‰",
+            "1/3",
+            "l0%",
+            "30f",
+            "零四十",
         ] {
             assert_eq!(whole(text), None, "{text}");
         }

@@ -203,9 +203,10 @@ fn runs(all: &[Token], unexplained: &[bool]) -> Vec<String> {
 /// The command that is left when what stands before and behind it is set aside: a few words that are no part of it.
 /// Before the command they must not touch a noun or a value; behind it a comma or a full stop must stand before them.
 fn aside(grammar: &Grammar<'_>, all: &[Token], unexplained: &[bool]) -> Option<Command> {
-    let few = |range: &[Token]| {
-        let words = range.iter().filter(|t| t.kind == TokenKind::Word).count();
-        let han = range.iter().filter(|t| t.kind == TokenKind::Han).count();
+    let few = |from: usize, to: usize| {
+        let range = &all[from..to];
+        let count = |kind| range.iter().zip(&unexplained[from..to]).filter(|(t, u)| **u && t.kind == kind).count();
+        let (words, han) = (count(TokenKind::Word), count(TokenKind::Han));
         range.len() <= MAX_ASIDE && words <= MAX_ASIDE_WORDS && han <= MAX_ASIDE_HAN && (words == 0 || han == 0)
     };
     let divides = |t: &Token| matches!(t.text.as_str(), "," | "." | "!" | "、" | "。" | ";");
@@ -222,13 +223,14 @@ fn aside(grammar: &Grammar<'_>, all: &[Token], unexplained: &[bool]) -> Option<C
     for (front, back) in cuts {
         let covered = (first >= back || first < front) && (last >= back || last < front);
         let inner_explained = !unexplained[front.min(back)..back].iter().any(|u| *u);
-        if !covered || !inner_explained || front >= back || !few(&all[..front]) || !few(&all[back..]) {
+        if !covered || !inner_explained || front >= back || !few(0, front) || !few(back, all.len()) {
             continue;
         }
         let core = &all[front..back];
-        // Set apart by a comma, or one word (or a Chinese name of an assistant) before a verb.
+        // Set apart by a comma, or one English word before a verb: Chinese characters before a verb are as a rule its
+        // subject, its time or its manner.
         if front > 0 && !core.first().is_some_and(divides) {
-            let words = all[..front].iter().filter(|t| t.kind == TokenKind::Word).count();
+            let words = (0..front).filter(|at| unexplained[*at] && all[*at].kind == TokenKind::Word).count();
             let noun = grammar.items_at(all, front).first().is_some_and(|(_, item)| {
                 matches!(
                     item,
@@ -236,11 +238,17 @@ fn aside(grammar: &Grammar<'_>, all: &[Token], unexplained: &[bool]) -> Option<C
                         | Item::Value(_)
                         | Item::Time(_)
                         | Item::Entry(
-                            Entry::Room(_) | Entry::Type(_) | Entry::Noun(..) | Entry::Elsewhere | Entry::Mode(_) | Entry::Refer
+                            Entry::Room(_)
+                                | Entry::Type(_)
+                                | Entry::Noun(..)
+                                | Entry::Elsewhere
+                                | Entry::Mode(_)
+                                | Entry::Refer
                         )
                 )
             });
-            if noun || words > 1 {
+            let han = (0..front).any(|at| unexplained[at] && all[at].kind == TokenKind::Han);
+            if noun || han || words > 1 {
                 continue;
             }
         }
@@ -257,9 +265,8 @@ fn digits_of_two_kinds(raw: &str) -> bool {
     use unicode_normalization::UnicodeNormalization as _;
     let wide = |c: char| matches!(c, '\u{FF10}'..='\u{FF19}');
     let chars: Vec<char> = raw.chars().collect();
-    let mixed = chars.windows(2).any(|w| {
-        (w[0].is_ascii_digit() && wide(w[1])) || (wide(w[0]) && w[1].is_ascii_digit())
-    });
+    let mixed =
+        chars.windows(2).any(|w| (w[0].is_ascii_digit() && wide(w[1])) || (wide(w[0]) && w[1].is_ascii_digit()));
     mixed
         || chars
             .iter()
@@ -310,7 +317,8 @@ mod tests {
     fn check(text: &str, device: &str, action: Action) -> Command {
         let registry = Registry::embedded().unwrap();
         let reading = read(text);
-        let command = reading.command.unwrap_or_else(|| panic!("{text}: {:?} {:?}", reading.flags, reading.unexplained));
+        let command =
+            reading.command.unwrap_or_else(|| panic!("{text}: {:?} {:?}", reading.flags, reading.unexplained));
         assert_eq!((reading.flags, reading.unexplained), (vec![], vec![]), "{text}");
         let found = command.device(&registry, &[]).unwrap_or_else(|| panic!("{text}: no device"));
         assert_eq!((found.device_id.as_str(), command.action(found.device_type)), (device, Some(action)), "{text}");
@@ -330,14 +338,26 @@ mod tests {
         check("把过道灯再调亮一点", "corridor_strip", Action::IncreaseBrightness);
         check("把客厅的灯关掉", "lounge_ceiling_light", Action::TurnOff);
         check("我在卧室，把这里的空调打开", "bedroom_climate", Action::TurnOn);
-        assert_eq!(check("把走廊灯的亮度调到三十%", "corridor_strip", Action::SetBrightness).amount, Amount::Brightness(30));
-        assert_eq!(check("走廊灯调到百分之四十", "corridor_strip", Action::SetBrightness).amount, Amount::Brightness(40));
+        assert_eq!(
+            check("把走廊灯的亮度调到三十%", "corridor_strip", Action::SetBrightness).amount,
+            Amount::Brightness(30)
+        );
+        assert_eq!(
+            check("走廊灯调到百分之四十", "corridor_strip", Action::SetBrightness).amount,
+            Amount::Brightness(40)
+        );
         assert_eq!(
             check("把卧室空调调到零下5度", "bedroom_climate", Action::SetTemperature).amount,
             Amount::Temperature(-5)
         );
-        assert_eq!(check("把卧室空调切换到制冷模式", "bedroom_climate", Action::SetMode).amount, Amount::Mode(super::super::vocabulary::Mode::Cool));
-        assert_eq!(check("把卧室空调切到涡轮模式", "bedroom_climate", Action::SetMode).amount, Amount::OtherMode("涡轮".into()));
+        assert_eq!(
+            check("把卧室空调切换到制冷模式", "bedroom_climate", Action::SetMode).amount,
+            Amount::Mode(super::super::vocabulary::Mode::Cool)
+        );
+        assert_eq!(
+            check("把卧室空调切到涡轮模式", "bedroom_climate", Action::SetMode).amount,
+            Amount::OtherMode("涡轮".into())
+        );
         let command = check("晚上九点半后，把走廊灯调到10%", "corridor_strip", Action::SetBrightness);
         assert_eq!(command.time_after.unwrap().to_string(), "21:30");
     }
@@ -361,7 +381,9 @@ mod tests {
         ] {
             assert_eq!(check(text, device, action).amount, amount, "{text}");
         }
-        for (text, time) in [("after 10 pm, turn on the hallway light", "22:00"), ("turn on the hallway light after 22:30", "22:30")] {
+        for (text, time) in
+            [("after 10 pm, turn on the hallway light", "22:00"), ("turn on the hallway light after 22:30", "22:30")]
+        {
             let command = check(text, "corridor_strip", Action::TurnOn);
             assert_eq!(command.time_after.unwrap().to_string(), time);
         }
@@ -385,9 +407,13 @@ mod tests {
 
     #[test]
     fn device_names_are_whole_nouns() {
-        for text in
-            ["打开书房客厅灯", "打开客厅灯箱", "turn on the guest living room light", "turn on the kitchen light strip", "打开第二个床头灯"]
-        {
+        for text in [
+            "打开书房客厅灯",
+            "打开客厅灯箱",
+            "turn on the guest living room light",
+            "turn on the kitchen light strip",
+            "打开第二个床头灯",
+        ] {
             let reading = read(text);
             assert!(reading.command.is_none() && !reading.flags.is_empty(), "{text}");
         }
@@ -426,7 +452,8 @@ mod tests {
     /// W15: "all" and several targets.
     #[test]
     fn w15_all_and_several() {
-        for text in ["关闭所有灯", "把灯都关掉", "turn off all the lights", "turn everything off", "打开每盏灯"] {
+        for text in ["关闭所有灯", "把灯都关掉", "turn off all the lights", "turn everything off", "打开每盏灯"]
+        {
             flagged(text, InputFlag::AllTargets);
         }
         for text in ["打开客厅灯和厨房灯", "turn on the kitchen light and the hallway light"] {
@@ -479,13 +506,19 @@ mod tests {
         for (text, words) in [
             ("honey, turn on the kitchen light", "honey"),
             ("turn on the kitchen light, sweetheart", "sweetheart"),
-            ("小爱同学打开客厅灯", "小爱同学"),
+            ("小爱同学，打开客厅灯", "小爱同学"),
         ] {
             let reading = read(text);
             assert!(reading.command.is_some() && reading.flags.is_empty(), "{text}: {:?}", reading.flags);
             assert_eq!(reading.unexplained, [words], "{text}");
         }
-        for text in ["turn on the kitchen light honey", "honey kitchen light on", "turn honey on the kitchen light"] {
+        for text in [
+            "turn on the kitchen light honey",
+            "honey kitchen light on",
+            "turn honey on the kitchen light",
+            "元旦打开客厅灯",
+            "刚打开客厅灯",
+        ] {
             assert!(read(text).command.is_none(), "{text}");
         }
     }

@@ -93,7 +93,13 @@ impl Command {
         Some(match (self.deed, kind) {
             (_, T::Unknown) => return None,
             (Deed::On | Deed::Off, T::Lock | T::Curtain) => return None,
-            (Deed::Draw(open), T::Curtain) => if open { Action::Open } else { Action::Close },
+            (Deed::Draw(open), T::Curtain) => {
+                if open {
+                    Action::Open
+                } else {
+                    Action::Close
+                }
+            }
             (Deed::Draw(_), _) => return None,
             (Deed::OpenUp, T::Curtain) => Action::Open,
             (Deed::ShutDown, T::Curtain) => Action::Close,
@@ -302,15 +308,15 @@ impl Search<'_> {
 
     /// `涡轮` in 切到涡轮模式, `turbo` in `to turbo mode`: a mode that nobody knows is named by the gates.
     fn other_mode(&self, at: usize) -> Option<(usize, String)> {
-        let sets = matches!(
-            self.items.last(),
-            Some(Item::Entry(Entry::Word(Word::SetTo | Word::To | Word::In | Word::Use)))
-        );
+        let sets =
+            matches!(self.items.last(), Some(Item::Entry(Entry::Word(Word::SetTo | Word::To | Word::In | Word::Use))));
         if !sets {
             return None;
         }
-        let end = (at + 1..self.tokens.len().min(at + 5))
-            .find(|end| self.tokens[*end].is("mode") || (self.tokens[*end].is("模") && self.tokens.get(end + 1).is_some_and(|t| t.is("式"))))?;
+        let end = (at + 1..self.tokens.len().min(at + 5)).find(|end| {
+            self.tokens[*end].is("mode")
+                || (self.tokens[*end].is("模") && self.tokens.get(end + 1).is_some_and(|t| t.is("式")))
+        })?;
         let known = (at..end).any(|i| !self.options[i].is_empty() || !self.tokens[i].kind.is_letters());
         let text: String = self.tokens[at..end].iter().map(|t| t.text.as_str()).collect();
         (!known).then_some((end - at, text))
@@ -332,6 +338,10 @@ enum Part {
 /// Puts items together to one command, if they are one.
 fn shape(items: &[Item], registry: &Registry) -> Option<Command> {
     let outside = |item: &Item| matches!(item, Item::Filler(..) | Item::Comma | Item::Stop | Item::Ask | Item::Time(_));
+    // A sign in front ends nothing: '!' negates where people write code.
+    if matches!(items.first(), Some(Item::Stop | Item::Ask)) {
+        return None;
+    }
     let first = items.iter().position(|i| !outside(i))?;
     let last = items.iter().rposition(|i| !outside(i))?;
     // "the kitchen light, could you …": what stands before a command may stand behind its topic as well.
@@ -339,7 +349,10 @@ fn shape(items: &[Item], registry: &Registry) -> Option<Command> {
         items[first..*comma].iter().all(|i| {
             matches!(
                 i,
-                Item::Device(_) | Item::Entry(Entry::Room(_) | Entry::Type(_) | Entry::Noun(..) | Entry::Word(Word::Det | Word::De))
+                Item::Device(_)
+                    | Item::Entry(
+                        Entry::Room(_) | Entry::Type(_) | Entry::Noun(..) | Entry::Word(Word::Det | Word::De)
+                    )
             )
         })
     });
@@ -353,7 +366,9 @@ fn shape(items: &[Item], registry: &Registry) -> Option<Command> {
             Item::Filler(place, kind) => {
                 let stands = match place {
                     Place::Any => true,
-                    Place::Front => at < first || (topic_end.is_some_and(|c| at > c) && opening.is_some_and(|o| at < o)),
+                    Place::Front => {
+                        at < first || (topic_end.is_some_and(|c| at > c) && opening.is_some_and(|o| at < o))
+                    }
                     Place::Back => at > last,
                 };
                 if !stands {
@@ -513,6 +528,27 @@ fn place(mut core: Vec<Part>, registry: &Registry) -> Option<Vec<Part>> {
         room = Some(*there);
         core.truncate(core.len() - 2);
     }
+    // 客厅开灯; living room, lights off; set the bedroom to 22 degrees
+    let things: Vec<Target> =
+        core.iter().filter_map(|p| if let Part::Thing(t) = p { Some(t.clone()) } else { None }).collect();
+    let rooms: Vec<usize> = (0..core.len()).filter(|at| matches!(core[*at], Part::Room(_))).collect();
+    if let ([at], None) = (rooms.as_slice(), room)
+        && let Part::Room(said) = core[*at]
+    {
+        let valued = core.iter().find_map(|p| match p {
+            Part::Value(Quantity { unit: Unit::Degrees, .. }) => Some(DeviceType::AirConditioner),
+            Part::Value(Quantity { unit: Unit::Percent, .. }) => Some(DeviceType::Light),
+            _ => None,
+        });
+        match (things.as_slice(), valued) {
+            ([Target::Type(_)], _) if *at == 0 => {
+                core.remove(0);
+                room = Some(said);
+            }
+            ([], Some(kind)) => core[*at] = Part::Thing(Target::RoomType(said, kind)),
+            _ => {}
+        }
+    }
     let here = core.iter().any(|p| *p == Part::Word(Word::Here));
     if here {
         room?;
@@ -553,49 +589,95 @@ fn place(mut core: Vec<Part>, registry: &Registry) -> Option<Vec<Part>> {
 /// Orders in which the parts of a command stand, and what they say. `X` is the thing, `V` a value, `M` a mode; `a|b` one of
 /// them, `?` may be missing.
 const SHAPES: &[(Deed, &[&str])] = &[
-    (
-        Deed::On,
-        &["turn|put on X", "turn|put X on", "turn X back on", "turn back on X", "X on", "start X", "lightup X"],
-    ),
+    (Deed::On, &["turn|put on X", "turn|put X on", "turn X back on", "turn back on X", "X on", "start X", "lightup X"]),
     (Deed::Off, &["turn off X", "turn|put X off", "turn X back off", "X off", "kill X", "close X off"]),
     (
         Deed::OpenUp,
         &[
-            "open up? X", "X open up?", "pull|put X open", "pull open X", "pull back X", "pull X back", "ba? X switchon", "ba X onle",
+            "open up? X",
+            "X open up?",
+            "pull|put X open",
+            "pull open X",
+            "pull back X",
+            "pull X back",
+            "pull X up",
+            "pull up X",
+            "ba? X switchon",
+            "ba X onle",
             "switchon X",
         ],
     ),
     (
         Deed::ShutDown,
         &[
-            "close X", "X closed", "X close", "pull|put X closed", "pull closed X", "ba? X switchoff", "ba X offle", "switchoff X",
+            "close X",
+            "X closed",
+            "X close",
+            "pull|put X closed",
+            "pull closed X",
+            "pull X down",
+            "pull down X",
+            "ba? X switchoff",
+            "ba X offle",
+            "switchoff X",
         ],
     ),
     (Deed::Draw(true), &["ba? X drawopen", "drawopen X"]),
     (Deed::Draw(false), &["ba? X drawclose", "drawclose X"]),
-    (
-        Deed::Lock,
-        &["lock up? X", "ba? X lockzh", "ba X lockle", "ba X lockbare", "lockzh|lockbare X"],
-    ),
+    (Deed::Lock, &["lock up? X", "ba? X lockzh", "ba X lockle", "ba X lockbare", "lockzh|lockbare X"]),
     (Deed::Unlock, &["unlock X", "ba? X unlock"]),
     (
         Deed::Dimmer,
         &[
-            "dim down? X brightness? bit?", "dim X down bit?", "bit? dim X bit?", "make X bit? dimmer", "X bit? dimmer", "bit? dimmer", "turn|put X bit? dimmer",
-            "lower|dim brightness of X bit?", "lower X brightness bit?", "turn down brightness of X bit?", "turn brightness of X down bit?",
-            "turn X brightness down bit?", "turn down X brightness bit?", "ba? X again? makedimmer bit?", "ba? X de? brightness again? makedimmer|lowerzh bit?",
-            "X again? darkword bit", "ba X again? darkword bit", "again? makedimmer bit? X", "again? lowerzh X de? brightness bit?", "again? darkword bit",
-            "again? makedimmer bit?", "ba? X again? lowerzh bit? brightness", "brightness again? makedimmer|lowerzh bit?",
+            "dim down? X brightness? bit?",
+            "dim X down bit?",
+            "bit? dim X bit?",
+            "make X bit? dimmer",
+            "X bit? dimmer",
+            "bit? dimmer",
+            "turn|put X bit? dimmer",
+            "lower|dim brightness of X bit?",
+            "lower X brightness bit?",
+            "turn down brightness of X bit?",
+            "turn brightness of X down bit?",
+            "turn X brightness down bit?",
+            "turn down X brightness bit?",
+            "ba? X again? makedimmer bit?",
+            "ba? X de? brightness again? makedimmer|lowerzh bit?",
+            "X again? darkword bit",
+            "ba X again? darkword bit",
+            "again? makedimmer bit? X",
+            "again? lowerzh X de? brightness bit?",
+            "again? darkword bit",
+            "again? makedimmer bit?",
+            "ba? X again? lowerzh bit? brightness",
+            "brightness again? makedimmer|lowerzh bit?",
         ],
     ),
     (
         Deed::Brighter,
         &[
-            "brighten up? X brightness? bit?", "brighten X up bit?", "make X bit? brighter", "X bit? brighter", "bit? brighter", "turn|put X bit? brighter",
-            "raise brightness of X bit?", "raise X brightness bit?", "turn up brightness of X bit?", "turn brightness of X up bit?",
-            "turn X brightness up bit?", "turn up X brightness bit?", "ba? X again? makebrighter bit?", "ba? X de? brightness again? makebrighter|raisezh bit?",
-            "X again? brightword bit", "ba X again? brightword bit", "again? makebrighter bit? X", "again? raisezh X de? brightness bit?", "again? brightword bit",
-            "again? makebrighter bit?", "brightness again? makebrighter|raisezh bit?",
+            "brighten up? X brightness? bit?",
+            "brighten X up bit?",
+            "make X bit? brighter",
+            "X bit? brighter",
+            "bit? brighter",
+            "turn|put X bit? brighter",
+            "raise brightness of X bit?",
+            "raise X brightness bit?",
+            "turn up brightness of X bit?",
+            "turn brightness of X up bit?",
+            "turn X brightness up bit?",
+            "turn up X brightness bit?",
+            "ba? X again? makebrighter bit?",
+            "ba? X de? brightness again? makebrighter|raisezh bit?",
+            "X again? brightword bit",
+            "ba X again? brightword bit",
+            "again? makebrighter bit? X",
+            "again? raisezh X de? brightness bit?",
+            "again? brightword bit",
+            "again? makebrighter bit?",
+            "brightness again? makebrighter|raisezh bit?",
         ],
     ),
     (Deed::Lower, &["lower X bit?", "turn down X bit?", "turn X down bit?", "turn X bit? lower", "ba? X lowerzh bit?"]),
@@ -603,17 +685,45 @@ const SHAPES: &[(Deed, &[&str])] = &[
     (
         Deed::Set,
         &[
-            "set|put|make X brightness|temperature? to|at|on? V bright?", "set|put|make X to|at V brightness|temperature", "set brightness|temperature of X to|at? V",
-            "set|put|turn X up|down to V", "turn up|down X brightness|temperature? to V", "turn up|down brightness|temperature of X to V",
-            "turn X brightness|temperature up|down to V", "turn brightness|temperature of X up|down to V", "put brightness|temperature of X up|down? to|at V",
-            "dim|brighten up|down? X brightness? to|at V", "lower|raise X brightness|temperature? to V", "lower|raise brightness|temperature of X to V",
-            "X brightness|temperature? to|at? V bright?", "X up|down to V", "brightness|temperature of X to|at? V",
-            "ba? X de? brightness|temperature? setto|onto V", "X de? brightness|temperature? V", "ba? X V", "adjust X de? brightness|temperature? until V",
-            "ba? X de? brightness|temperature? again? makebrighter|makedimmer|raisezh|lowerzh until V", "ba? brightness|temperature setto V",
+            "set|put|make X brightness|temperature? to|at|on? V bright?",
+            "turn X brightness|temperature? to|at V bright?",
+            "put up|down X to|at V",
+            "set|put|make X to|at V brightness|temperature",
+            "set brightness|temperature of X to|at? V",
+            "set|put|turn X up|down to V",
+            "turn up|down X brightness|temperature? to V",
+            "turn up|down brightness|temperature of X to V",
+            "turn X brightness|temperature up|down to V",
+            "turn brightness|temperature of X up|down to V",
+            "put brightness|temperature of X up|down? to|at V",
+            "dim|brighten up|down? X brightness? to|at V",
+            "lower|raise X brightness|temperature? to V",
+            "lower|raise brightness|temperature of X to V",
+            "X brightness|temperature? to|at? V bright?",
+            "X up|down to V",
+            "brightness|temperature of X to|at? V",
+            "ba? X de? brightness|temperature? setto|onto V",
+            "X de? brightness|temperature? V",
+            "ba? X V",
+            "adjust X de? brightness|temperature? until V",
+            "ba? X de? brightness|temperature? again? makebrighter|makedimmer|raisezh|lowerzh until V",
+            "ba? brightness|temperature setto V",
             "set brightness|temperature to|at V",
-            "set|put X to|in|on M modenoun?", "set X modenoun to M modenoun?", "set modenoun of X to M modenoun?", "set X M modenoun", "X to|in|on M modenoun?", "X M modenoun?", "ba? X de? M modenoun switchon", "switchon X de? M modenoun", "X switchon M modenoun",
+            "set|put|turn X to|in M modenoun?",
+            "set|put X on M modenoun?",
+            "set|turn X modenoun to M modenoun?",
+            "X switchon M",
+            "set modenoun of X to M modenoun?",
+            "set X M modenoun",
+            "X to|in|on M modenoun?",
+            "X M modenoun?",
+            "ba? X de? M modenoun switchon",
+            "switchon X de? M modenoun",
+            "X switchon M modenoun",
             "ba? X setto V de? brightness|temperature",
-            "ba? X de? modenoun? setto M modenoun?", "ba? X use M modenoun?", "X de? modenoun setto? M",
+            "ba? X de? modenoun? setto M modenoun?",
+            "ba? X use M modenoun?",
+            "X de? modenoun setto? M",
         ],
     ),
 ];

@@ -23,7 +23,9 @@ pub(crate) fn carries_command(name: &str) -> Option<String> {
         return Some(format!("holds {word:?}, which negates, postpones, counts or refers"));
     }
     // 吃饭后, 三天, 十点
-    let of_time = |t: &Token| matches!(t.text.as_str(), "点" | "分" | "秒" | "刻" | "号" | "日" | "天" | "周" | "月" | "年" | "时");
+    let of_time = |t: &Token| {
+        matches!(t.text.as_str(), "点" | "分" | "秒" | "刻" | "号" | "日" | "天" | "周" | "月" | "年" | "时")
+    };
     if tokens.last().is_some_and(|t| matches!(t.text.as_str(), "后" | "前" | "时"))
         || tokens.windows(2).any(|w| (is_numeral(&w[0]) || w[0].kind == TokenKind::Digits) && of_time(&w[1]))
     {
@@ -43,7 +45,9 @@ pub(crate) fn carries_command(name: &str) -> Option<String> {
             return Some("holds a value with a unit".to_owned());
         }
         let entries = entries_at(rest);
-        let noun = entries.iter().find(|(_, e)| matches!(e, Entry::Room(_) | Entry::Type(_) | Entry::Noun(..) | Entry::Elsewhere));
+        let noun = entries
+            .iter()
+            .find(|(_, e)| matches!(e, Entry::Room(_) | Entry::Type(_) | Entry::Noun(..) | Entry::Elsewhere));
         let longest = entries.first().map_or(0, |(used, _)| *used);
         match (noun, entries.first()) {
             (Some((used, _)), _) if *used == longest => at += used,
@@ -75,7 +79,8 @@ fn is_numeral(token: &Token) -> bool {
 
 /// 开灯, 灯关: a verb of one character stands at an end.
 fn verb_place(tokens: &[Token], at: usize) -> bool {
-    let verb = matches!(tokens[at].text.as_str(), "开" | "关" | "锁" | "调" | "把" | "将" | "熄" | "再" | "用" | "到" | "了");
+    let verb =
+        matches!(tokens[at].text.as_str(), "开" | "关" | "锁" | "调" | "把" | "将" | "熄" | "再" | "用" | "到" | "了");
     verb && (at == 0 || at + 1 == tokens.len())
 }
 

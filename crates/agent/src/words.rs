@@ -228,7 +228,9 @@ impl Words {
                 TokenKind::Word if token.text.len() > 4 && token.text.ends_with("ly") => {
                     flags.push(InputFlag::UnsupportedCondition);
                 }
-                TokenKind::Word if token.text.len() > 4 && (token.text.ends_with("ing") || token.text.ends_with("ed")) => {
+                TokenKind::Word
+                    if token.text.len() > 4 && (token.text.ends_with("ing") || token.text.ends_with("ed")) =>
+                {
                     flags.push(InputFlag::ReportedSpeech);
                 }
                 TokenKind::Han if super::numeral::is_numeral(token.text.chars().next().unwrap_or(' ')) => {
@@ -236,7 +238,9 @@ impl Words {
                 }
                 TokenKind::Other => flags.push(InputFlag::NotUnderstood),
                 TokenKind::Mark => flags.push(match token.text.as_str() {
-                    "\"" | "“" | "”" | "「" | "」" | "『" | "』" | "«" | "»" | "'" | "`" | ":" => InputFlag::ReportedSpeech,
+                    "\"" | "“" | "”" | "「" | "」" | "『" | "』" | "«" | "»" | "'" | "`" | ":" => {
+                        InputFlag::ReportedSpeech
+                    }
                     "?" => InputFlag::Question,
                     "%" | "°" | "+" | "~" | "/" | "‰" => InputFlag::UnclearValue,
                     _ => InputFlag::NotUnderstood,

@@ -135,7 +135,8 @@ pub(crate) fn run(args: RedteamArgs, children: &Children) -> Result<Exit, CliErr
 
     let text = serde_json::to_string_pretty(&receipt).map_err(|e| CliError::Failed(e.to_string()))?;
     let mut file = AtomicFile::create(&args.target.out, args.target.overwrite()).map_err(super::output_error)?;
-    std::io::Write::write_all(&mut file, format!("{text}\n").as_bytes()).map_err(|e| CliError::Failed(e.to_string()))?;
+    std::io::Write::write_all(&mut file, format!("{text}\n").as_bytes())
+        .map_err(|e| CliError::Failed(e.to_string()))?;
     file.commit().map_err(super::output_error)?;
     match args.target.format {
         TextOrJson::Json => output::print(&format!("{text}\n"))?,
@@ -283,7 +284,8 @@ mod tests {
         assert!(stored.is_some(), "gates/redteam/baseline.json is of another suite than gates/redteam/suite.jsonl");
         let mut receipt = receipt(&suite, run, Sha256Hash::of(b"m"), None);
         assert_eq!(drops(&receipt, &stored), Vec::<String>::new());
-        let read = |receipt: &Receipt| registry::redteam::Receipt::parse("receipt", &serde_json::to_vec(receipt).unwrap());
+        let read =
+            |receipt: &Receipt| registry::redteam::Receipt::parse("receipt", &serde_json::to_vec(receipt).unwrap());
         let good = read(&receipt).unwrap();
         assert_eq!(good.counts.total as usize, suite.len());
 

@@ -38,7 +38,10 @@ pub struct Insertions {
 fn unknown_words(seed: &str) -> [String; 2] {
     const ONSETS: &[&str] = &["bl", "gr", "qu", "fl", "z", "v", "sk", "dr", "j", "kl"];
     const RHYMES: &[&str] = &["orf", "imp", "agg", "usk", "ont", "erb", "ovv", "ild"];
-    const HAN: &[char] = &['鲸', '琴', '橘', '蓝', '鹿', '桃', '杏', '竹', '梅', '兰', '荷', '蝶', '燕', '鹤', '瓷', '帆', '麦', '糖', '珠', '砚'];
+    const HAN: &[char] = &[
+        '鲸', '琴', '橘', '蓝', '鹿', '桃', '杏', '竹', '梅', '兰', '荷', '蝶', '燕', '鹤', '瓷', '帆', '麦', '糖',
+        '珠', '砚',
+    ];
     let hash = blake3::hash(seed.as_bytes());
     let pick = |at: usize, of: usize| usize::from(hash.as_bytes()[at]) % of;
     [

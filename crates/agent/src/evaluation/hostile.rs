@@ -390,10 +390,8 @@ fn candidates(registry: &Registry, names: &Names<'_>, reading: &Reading) -> Vec<
         all.dedup();
         all
     };
-    let brightness: Vec<u8> =
-        numbers(&[1, 50]).into_iter().filter_map(|v| u8::try_from(v).ok()).collect();
-    let temperature: Vec<i16> =
-        numbers(&[16, 26]).into_iter().filter_map(|v| i16::try_from(v).ok()).collect();
+    let brightness: Vec<u8> = numbers(&[1, 50]).into_iter().filter_map(|v| u8::try_from(v).ok()).collect();
+    let temperature: Vec<i16> = numbers(&[16, 26]).into_iter().filter_map(|v| i16::try_from(v).ok()).collect();
     let mut times = vec![None];
     if let Some(time) = reading.time_after() {
         times.push(Some(time.to_string()));

@@ -21,12 +21,12 @@ use std::time::Instant;
 use serde::Serialize;
 
 pub use case_runs::{CaseResult, Metrics, Ratio, SuiteRun};
-pub use hostile::{ExhaustiveResult, SourceRun};
 pub use closed_world::{Insertions, InsertionsError};
+pub use hostile::{ExhaustiveResult, SourceRun};
 pub use mutation::{MutationResult, ReaderMutation};
 pub use opt_in::OptInRow;
-pub use release::{ReleaseCheck, Verdict};
 pub use redteam::{RedteamRun, RedteamSuite};
+pub use release::{ReleaseCheck, Verdict};
 pub use sentences::{SentenceMetrics, SentenceReport, SentencesError};
 pub use suite::{Suite, SuiteError};
 
@@ -208,7 +208,8 @@ pub fn run(inputs: &EvaluationInputs) -> Result<AgentGateReport, EvaluationError
         embedded("redteam", redteam_suite.sha256()),
     ];
     let mut own = run_suite(&registry, &policy, &suite, &store, &operator, &release, true, own_inputs)?;
-    own.pinned = Some(suite.len() == release.suite_cases && own.inputs.iter().all(|i| release.is_pinned(i.name, &i.hash)));
+    own.pinned =
+        Some(suite.len() == release.suite_cases && own.inputs.iter().all(|i| release.is_pinned(i.name, &i.hash)));
     let further_suite = match &inputs.cases {
         None => None,
         Some(path) => Some(run_further(path, inputs.devices.as_deref(), &policy, &store, &operator, &release)?),
@@ -385,7 +386,11 @@ fn judge(report: &mut AgentGateReport, bounds: &release::Release) {
     for (name, part) in [("dev", &report.sentences.dev), ("held out", &report.sentences.held_out)] {
         check(
             part.wrong_plans == 0 && part.plain_wrong == 0 && part.sentences > 0,
-            format!("sentences, {name}: {} wrong plans: {}", part.wrong_plans + part.plain_wrong, part.findings.join("; ")),
+            format!(
+                "sentences, {name}: {} wrong plans: {}",
+                part.wrong_plans + part.plain_wrong,
+                part.findings.join("; ")
+            ),
         );
         check(
             part.coverage.value().is_some_and(|v| v >= bounds.min_coverage),

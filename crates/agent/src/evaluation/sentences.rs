@@ -176,8 +176,7 @@ impl<'a> Listener<'a> {
 
     /// The rule parser's candidate through the gates.
     pub(crate) fn hear(&self, text: &str) -> Heard {
-        let refused =
-            Heard { decision: Decision::Deny, plan: None, unexplained: Vec::new() };
+        let refused = Heard { decision: Decision::Deny, plan: None, unexplained: Vec::new() };
         let Ok(input) = UserInput::new(text).guard() else { return refused };
         if detect(&input).is_some() {
             return refused;
@@ -309,8 +308,7 @@ mod tests {
 
     #[test]
     fn no_sentence_is_planned_wrongly_and_plain_commands_work() {
-        let report =
-            run(&Registry::embedded().unwrap(), &Policy::embedded().unwrap(), GateSet::default()).unwrap();
+        let report = run(&Registry::embedded().unwrap(), &Policy::embedded().unwrap(), GateSet::default()).unwrap();
         for part in [&report.dev, &report.held_out] {
             assert_eq!((part.wrong_plans, part.plain_wrong), (0, 0), "{:?}", part.findings);
             assert!(part.coverage.value().unwrap() >= 0.9, "{:?}", part.coverage);

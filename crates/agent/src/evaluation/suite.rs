@@ -16,8 +16,19 @@ const SCHEMA: &str = "bitnet-harness.agent-cases/1";
 /// Keys of a case in EdgeHome's form.
 const CASE_KEYS: &[&str] = &["id", "input", "category", "tags", "mode", "setup", "expected_input_flags", "expected"];
 /// Keys that people add to a case and that expect nothing.
-const INFORMATIONAL: &[&str] =
-    &["source", "note", "notes", "description", "comment", "title", "lang", "language", "author", "origin", "reference"];
+const INFORMATIONAL: &[&str] = &[
+    "source",
+    "note",
+    "notes",
+    "description",
+    "comment",
+    "title",
+    "lang",
+    "language",
+    "author",
+    "origin",
+    "reference",
+];
 /// Most cases of a suite.
 const MAX_CASES: usize = 5000;
 
