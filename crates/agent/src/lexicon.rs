@@ -66,8 +66,8 @@ pub(crate) enum Word {
     Adjust,
     MakeBrighter,
     MakeDimmer,
-    BrightWord,
-    DarkWord,
+    BrightHan,
+    DarkHan,
     RaiseZh,
     LowerZh,
 }
@@ -228,8 +228,8 @@ const WORDS: &[(Word, &[&str])] = &[
     (Word::Adjust, &["调", "调节", "调整", "设置", "设定"]),
     (Word::MakeBrighter, &["调亮", "弄亮", "变亮", "加亮", "开亮"]),
     (Word::MakeDimmer, &["调暗", "弄暗", "变暗"]),
-    (Word::BrightWord, &["亮"]),
-    (Word::DarkWord, &["暗"]),
+    (Word::BrightHan, &["亮"]),
+    (Word::DarkHan, &["暗"]),
     (Word::RaiseZh, &["调高", "提高", "升高", "调大", "加大", "增加", "增大", "提升"]),
     (Word::LowerZh, &["调低", "降低", "减小", "减少", "调小", "减弱"]),
 ];

@@ -549,7 +549,7 @@ fn place(mut core: Vec<Part>, registry: &Registry) -> Option<Vec<Part>> {
             _ => {}
         }
     }
-    let here = core.iter().any(|p| *p == Part::Word(Word::Here));
+    let here = core.contains(&Part::Word(Word::Here));
     if here {
         room?;
         core.retain(|p| *p != Part::Word(Word::Here));
@@ -644,11 +644,11 @@ const SHAPES: &[(Deed, &[&str])] = &[
             "turn down X brightness bit?",
             "ba? X again? makedimmer bit?",
             "ba? X de? brightness again? makedimmer|lowerzh bit?",
-            "X again? darkword bit",
-            "ba X again? darkword bit",
+            "X again? darkhan bit",
+            "ba X again? darkhan bit",
             "again? makedimmer bit? X",
             "again? lowerzh X de? brightness bit?",
-            "again? darkword bit",
+            "again? darkhan bit",
             "again? makedimmer bit?",
             "ba? X again? lowerzh bit? brightness",
             "brightness again? makedimmer|lowerzh bit?",
@@ -671,11 +671,11 @@ const SHAPES: &[(Deed, &[&str])] = &[
             "turn up X brightness bit?",
             "ba? X again? makebrighter bit?",
             "ba? X de? brightness again? makebrighter|raisezh bit?",
-            "X again? brightword bit",
-            "ba X again? brightword bit",
+            "X again? brighthan bit",
+            "ba X again? brighthan bit",
             "again? makebrighter bit? X",
             "again? raisezh X de? brightness bit?",
-            "again? brightword bit",
+            "again? brighthan bit",
             "again? makebrighter bit?",
             "brightness again? makebrighter|raisezh bit?",
         ],
