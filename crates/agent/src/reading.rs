@@ -244,6 +244,7 @@ fn aside(grammar: &Grammar<'_>, all: &[Token], unexplained: &[bool]) -> Option<C
                                 | Entry::Elsewhere
                                 | Entry::Mode(_)
                                 | Entry::Refer
+                                | Entry::Word(super::lexicon::Word::Det)
                         )
                 )
             });
@@ -516,6 +517,7 @@ mod tests {
             "turn on the kitchen light honey",
             "honey kitchen light on",
             "turn honey on the kitchen light",
+            "unplug the kitchen light on",
             "元旦打开客厅灯",
             "刚打开客厅灯",
         ] {

@@ -528,6 +528,11 @@ fn place(mut core: Vec<Part>, registry: &Registry) -> Option<Vec<Part>> {
         room = Some(*there);
         core.truncate(core.len() - 2);
     }
+    let valued = core.iter().find_map(|p| match p {
+        Part::Value(Quantity { unit: Unit::Degrees, .. }) => Some(DeviceType::AirConditioner),
+        Part::Value(Quantity { unit: Unit::Percent, .. }) => Some(DeviceType::Light),
+        _ => None,
+    });
     // 客厅开灯; living room, lights off; set the bedroom to 22 degrees
     let things: Vec<Target> =
         core.iter().filter_map(|p| if let Part::Thing(t) = p { Some(t.clone()) } else { None }).collect();
@@ -535,11 +540,6 @@ fn place(mut core: Vec<Part>, registry: &Registry) -> Option<Vec<Part>> {
     if let ([at], None) = (rooms.as_slice(), room)
         && let Part::Room(said) = core[*at]
     {
-        let valued = core.iter().find_map(|p| match p {
-            Part::Value(Quantity { unit: Unit::Degrees, .. }) => Some(DeviceType::AirConditioner),
-            Part::Value(Quantity { unit: Unit::Percent, .. }) => Some(DeviceType::Light),
-            _ => None,
-        });
         match (things.as_slice(), valued) {
             ([Target::Type(_)], _) if *at == 0 => {
                 core.remove(0);
@@ -577,6 +577,8 @@ fn place(mut core: Vec<Part>, registry: &Registry) -> Option<Vec<Part>> {
         let thing = core.iter_mut().find_map(|p| if let Part::Thing(target) = p { Some(target) } else { None })?;
         match thing {
             Target::Type(kind) => *thing = Target::RoomType(room, *kind),
+            // make it 22 degrees in the bedroom
+            Target::Referred(None) if valued.is_some() => *thing = Target::RoomType(room, valued?),
             // Said twice, and the same.
             Target::Device(id) if registry.device(id).is_some_and(|d| d.room == room) => {}
             Target::RoomType(there, _) if *there == room => {}
@@ -713,6 +715,9 @@ const SHAPES: &[(Deed, &[&str])] = &[
             "set|put X on M modenoun?",
             "set|turn X modenoun to M modenoun?",
             "X switchon M",
+            "ba? X adjust M modenoun?",
+            "set|put M modenoun on|in X",
+            "use M modenoun on|in X",
             "set modenoun of X to M modenoun?",
             "set X M modenoun",
             "X to|in|on M modenoun?",
