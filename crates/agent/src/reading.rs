@@ -47,6 +47,10 @@ pub(crate) struct Reading {
     pub(crate) numbers: BTreeSet<i64>,
 }
 
+/// Longest text that is read as a command, in tokens. Nobody says a longer one, and reading has a price.
+const MAX_TOKENS: usize = 80;
+/// Most tokens of any kind beside a command.
+const MAX_ASIDE: usize = 8;
 /// Most unexplained words beside a command that a person is asked about: more is a story, not a command.
 const MAX_ASIDE_WORDS: usize = 3;
 /// The same for Chinese characters.
@@ -92,7 +96,8 @@ fn read(input: &GuardedInput, names: &Names<'_>, words: &Words, fault: ReaderFau
     } else {
         all.clone()
     };
-    match grammar.parse(&kept) {
+    let parse = if all.len() > MAX_TOKENS { Parse::Ambiguous } else { grammar.parse(&kept) };
+    match parse {
         Parse::One(command) => {
             if digits_of_two_kinds(input.raw()) {
                 flags.insert(InputFlag::UnclearValue);
@@ -198,10 +203,11 @@ fn runs(all: &[Token], unexplained: &[bool]) -> Vec<String> {
 /// The command that is left when what stands before and behind it is set aside: a few words that are no part of it.
 /// Before the command they must not touch a noun or a value; behind it a comma or a full stop must stand before them.
 fn aside(grammar: &Grammar<'_>, all: &[Token], unexplained: &[bool]) -> Option<Command> {
-    let few = |range: &[Token]| {
-        let words = range.iter().filter(|t| t.kind == TokenKind::Word).count();
-        let han = range.iter().filter(|t| t.kind == TokenKind::Han).count();
-        words <= MAX_ASIDE_WORDS && han <= MAX_ASIDE_HAN && (words == 0 || han == 0)
+    let few = |from: usize, to: usize| {
+        let range = &all[from..to];
+        let count = |kind| range.iter().zip(&unexplained[from..to]).filter(|(t, u)| **u && t.kind == kind).count();
+        let (words, han) = (count(TokenKind::Word), count(TokenKind::Han));
+        range.len() <= MAX_ASIDE && words <= MAX_ASIDE_WORDS && han <= MAX_ASIDE_HAN && (words == 0 || han == 0)
     };
     let divides = |t: &Token| matches!(t.text.as_str(), "," | "." | "!" | "、" | "。" | ";");
     let first = unexplained.iter().position(|u| *u)?;
@@ -217,13 +223,14 @@ fn aside(grammar: &Grammar<'_>, all: &[Token], unexplained: &[bool]) -> Option<C
     for (front, back) in cuts {
         let covered = (first >= back || first < front) && (last >= back || last < front);
         let inner_explained = !unexplained[front.min(back)..back].iter().any(|u| *u);
-        if !covered || !inner_explained || front >= back || !few(&all[..front]) || !few(&all[back..]) {
+        if !covered || !inner_explained || front >= back || !few(0, front) || !few(back, all.len()) {
             continue;
         }
         let core = &all[front..back];
-        // Set apart by a comma, or one word (or a Chinese name of an assistant) before a verb.
+        // Set apart by a comma, or one English word before a verb: Chinese characters before a verb are as a rule its
+        // subject, its time or its manner.
         if front > 0 && !core.first().is_some_and(divides) {
-            let words = all[..front].iter().filter(|t| t.kind == TokenKind::Word).count();
+            let words = (0..front).filter(|at| unexplained[*at] && all[*at].kind == TokenKind::Word).count();
             let noun = grammar.items_at(all, front).first().is_some_and(|(_, item)| {
                 matches!(
                     item,
@@ -237,10 +244,12 @@ fn aside(grammar: &Grammar<'_>, all: &[Token], unexplained: &[bool]) -> Option<C
                                 | Entry::Elsewhere
                                 | Entry::Mode(_)
                                 | Entry::Refer
+                                | Entry::Word(super::lexicon::Word::Det)
                         )
                 )
             });
-            if noun || words > 1 {
+            let han = (0..front).any(|at| unexplained[at] && all[at].kind == TokenKind::Han);
+            if noun || han || words > 1 {
                 continue;
             }
         }
@@ -272,11 +281,36 @@ mod tests {
     use super::super::sentence::{Amount, Target};
     use super::super::vocabulary::Action;
     use super::*;
+    use proptest::prelude::*;
 
     fn read(text: &str) -> Reading {
         let registry = Registry::embedded().unwrap();
         let names = Names::new(&registry, []);
         Reading::of(&UserInput::new(text).guard().unwrap(), &names)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+        #[test]
+        fn any_text_is_read_or_refused(
+            words in proptest::collection::vec(
+                prop_oneof![
+                    Just("turn"), Just("on"), Just("the kitchen light"), Just("after"), Just("10 pm"), Just("30%"), Just("把"), Just("客厅灯"),
+                    Just("调到"), Just("三十"), Just("一点"), Just("打开"), Just(","), Just("honey"), Just("please"), Just("?"), Just("the"), Just("再"),
+                ],
+                0..14,
+            ),
+            tail in "\\PC{0,12}",
+        ) {
+            let text = format!("{} {tail}", words.join(" "));
+            if let Ok(input) = UserInput::new(text).guard() {
+                let registry = Registry::embedded().unwrap();
+                let names = Names::new(&registry, []);
+                let reading = Reading::of(&input, &names);
+                // A command with something left over is asked about; one that is flagged is refused; nothing else is left.
+                prop_assert!(reading.command.is_some() || !reading.flags.is_empty());
+            }
+        }
     }
 
     /// Understood as a whole: device and action, with nothing left.
@@ -473,13 +507,20 @@ mod tests {
         for (text, words) in [
             ("honey, turn on the kitchen light", "honey"),
             ("turn on the kitchen light, sweetheart", "sweetheart"),
-            ("小爱同学打开客厅灯", "小爱同学"),
+            ("小爱同学，打开客厅灯", "小爱同学"),
         ] {
             let reading = read(text);
             assert!(reading.command.is_some() && reading.flags.is_empty(), "{text}: {:?}", reading.flags);
             assert_eq!(reading.unexplained, [words], "{text}");
         }
-        for text in ["turn on the kitchen light honey", "honey kitchen light on", "turn honey on the kitchen light"] {
+        for text in [
+            "turn on the kitchen light honey",
+            "honey kitchen light on",
+            "turn honey on the kitchen light",
+            "unplug the kitchen light on",
+            "元旦打开客厅灯",
+            "刚打开客厅灯",
+        ] {
             assert!(read(text).command.is_none(), "{text}");
         }
     }

@@ -250,7 +250,7 @@ impl Grammar<'_> {
         let options: Vec<Vec<(usize, Item)>> = (0..tokens.len()).map(|at| self.items_at(tokens, at)).collect();
         let mut search =
             Search { grammar: self, tokens, options: &options, found: Vec::new(), steps: 0, items: Vec::new() };
-        search.from(0, 0);
+        search.descend(0, 0);
         if search.steps >= MAX_STEPS {
             return Parse::Ambiguous;
         }
@@ -281,7 +281,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn from(&mut self, at: usize, named: usize) {
+    fn descend(&mut self, at: usize, named: usize) {
         self.steps += 1;
         if self.steps >= MAX_STEPS {
             return;
@@ -296,12 +296,12 @@ impl Search<'_> {
         for (used, item) in &options[at] {
             let device = if matches!(item, Item::Device(_)) { *used } else { 0 };
             self.items.push(item.clone());
-            self.from(at + used, named + device);
+            self.descend(at + used, named + device);
             self.items.pop();
         }
         if let Some((used, mode)) = self.other_mode(at) {
             self.items.push(Item::OtherMode(mode));
-            self.from(at + used, named);
+            self.descend(at + used, named);
             self.items.pop();
         }
     }
@@ -338,6 +338,10 @@ enum Part {
 /// Puts items together to one command, if they are one.
 fn shape(items: &[Item], registry: &Registry) -> Option<Command> {
     let outside = |item: &Item| matches!(item, Item::Filler(..) | Item::Comma | Item::Stop | Item::Ask | Item::Time(_));
+    // A sign in front ends nothing: '!' negates where people write code.
+    if matches!(items.first(), Some(Item::Stop | Item::Ask)) {
+        return None;
+    }
     let first = items.iter().position(|i| !outside(i))?;
     let last = items.iter().rposition(|i| !outside(i))?;
     // "the kitchen light, could you …": what stands before a command may stand behind its topic as well.
@@ -524,7 +528,28 @@ fn place(mut core: Vec<Part>, registry: &Registry) -> Option<Vec<Part>> {
         room = Some(*there);
         core.truncate(core.len() - 2);
     }
-    let here = core.iter().any(|p| *p == Part::Word(Word::Here));
+    let valued = core.iter().find_map(|p| match p {
+        Part::Value(Quantity { unit: Unit::Degrees, .. }) => Some(DeviceType::AirConditioner),
+        Part::Value(Quantity { unit: Unit::Percent, .. }) => Some(DeviceType::Light),
+        _ => None,
+    });
+    // 客厅开灯; living room, lights off; set the bedroom to 22 degrees
+    let things: Vec<Target> =
+        core.iter().filter_map(|p| if let Part::Thing(t) = p { Some(t.clone()) } else { None }).collect();
+    let rooms: Vec<usize> = (0..core.len()).filter(|at| matches!(core[*at], Part::Room(_))).collect();
+    if let ([at], None) = (rooms.as_slice(), room)
+        && let Part::Room(said) = core[*at]
+    {
+        match (things.as_slice(), valued) {
+            ([Target::Type(_)], _) if *at == 0 => {
+                core.remove(0);
+                room = Some(said);
+            }
+            ([], Some(kind)) => core[*at] = Part::Thing(Target::RoomType(said, kind)),
+            _ => {}
+        }
+    }
+    let here = core.contains(&Part::Word(Word::Here));
     if here {
         room?;
         core.retain(|p| *p != Part::Word(Word::Here));
@@ -552,6 +577,8 @@ fn place(mut core: Vec<Part>, registry: &Registry) -> Option<Vec<Part>> {
         let thing = core.iter_mut().find_map(|p| if let Part::Thing(target) = p { Some(target) } else { None })?;
         match thing {
             Target::Type(kind) => *thing = Target::RoomType(room, *kind),
+            // make it 22 degrees in the bedroom
+            Target::Referred(None) if valued.is_some() => *thing = Target::RoomType(room, valued?),
             // Said twice, and the same.
             Target::Device(id) if registry.device(id).is_some_and(|d| d.room == room) => {}
             Target::RoomType(there, _) if *there == room => {}
@@ -575,6 +602,8 @@ const SHAPES: &[(Deed, &[&str])] = &[
             "pull open X",
             "pull back X",
             "pull X back",
+            "pull X up",
+            "pull up X",
             "ba? X switchon",
             "ba X onle",
             "switchon X",
@@ -588,6 +617,8 @@ const SHAPES: &[(Deed, &[&str])] = &[
             "X close",
             "pull|put X closed",
             "pull closed X",
+            "pull X down",
+            "pull down X",
             "ba? X switchoff",
             "ba X offle",
             "switchoff X",
@@ -615,11 +646,11 @@ const SHAPES: &[(Deed, &[&str])] = &[
             "turn down X brightness bit?",
             "ba? X again? makedimmer bit?",
             "ba? X de? brightness again? makedimmer|lowerzh bit?",
-            "X again? darkword bit",
-            "ba X again? darkword bit",
+            "X again? darkhan bit",
+            "ba X again? darkhan bit",
             "again? makedimmer bit? X",
             "again? lowerzh X de? brightness bit?",
-            "again? darkword bit",
+            "again? darkhan bit",
             "again? makedimmer bit?",
             "ba? X again? lowerzh bit? brightness",
             "brightness again? makedimmer|lowerzh bit?",
@@ -642,11 +673,11 @@ const SHAPES: &[(Deed, &[&str])] = &[
             "turn up X brightness bit?",
             "ba? X again? makebrighter bit?",
             "ba? X de? brightness again? makebrighter|raisezh bit?",
-            "X again? brightword bit",
-            "ba X again? brightword bit",
+            "X again? brighthan bit",
+            "ba X again? brighthan bit",
             "again? makebrighter bit? X",
             "again? raisezh X de? brightness bit?",
-            "again? brightword bit",
+            "again? brighthan bit",
             "again? makebrighter bit?",
             "brightness again? makebrighter|raisezh bit?",
         ],
@@ -657,6 +688,8 @@ const SHAPES: &[(Deed, &[&str])] = &[
         Deed::Set,
         &[
             "set|put|make X brightness|temperature? to|at|on? V bright?",
+            "turn X brightness|temperature? to|at V bright?",
+            "put up|down X to|at V",
             "set|put|make X to|at V brightness|temperature",
             "set brightness|temperature of X to|at? V",
             "set|put|turn X up|down to V",
@@ -678,8 +711,13 @@ const SHAPES: &[(Deed, &[&str])] = &[
             "ba? X de? brightness|temperature? again? makebrighter|makedimmer|raisezh|lowerzh until V",
             "ba? brightness|temperature setto V",
             "set brightness|temperature to|at V",
-            "set|put X to|in|on M modenoun?",
-            "set X modenoun to M modenoun?",
+            "set|put|turn X to|in M modenoun?",
+            "set|put X on M modenoun?",
+            "set|turn X modenoun to M modenoun?",
+            "X switchon M",
+            "ba? X adjust M modenoun?",
+            "set|put M modenoun on|in X",
+            "use M modenoun on|in X",
             "set modenoun of X to M modenoun?",
             "set X M modenoun",
             "X to|in|on M modenoun?",

@@ -262,12 +262,7 @@ impl Store {
                     use std::os::unix::fs::OpenOptionsExt as _;
                     options.mode(0o600);
                 }
-                match options.open(&path) {
-                    Ok(_) => {}
-                    // Another process was first, a moment ago; what it made is asked the same questions.
-                    Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => return Self::open(&path),
-                    Err(error) => return Err(file(error)),
-                }
+                options.open(&path).map_err(file)?;
             }
             Err(error) => return Err(file(error)),
         }
@@ -625,24 +620,6 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// All at the first instant of a store that none has made.
-    #[test]
-    fn the_first_use_by_several_at_once_is_one_store_for_all() {
-        for _ in 0..20 {
-            let dir = tempfile::tempdir().unwrap();
-            let path = dir.path().join("traces.sqlite");
-            let start = std::sync::Barrier::new(8);
-            std::thread::scope(|scope| {
-                for _ in 0..8 {
-                    scope.spawn(|| {
-                        start.wait();
-                        Store::open(&path).unwrap();
-                    });
-                }
-            });
-        }
-    }
 
     #[test]
     fn the_file_is_private_and_the_only_one() {

@@ -77,15 +77,6 @@ pub(crate) enum Token {
     Mark(char),
 }
 
-impl Token {
-    pub(crate) fn text(&self) -> String {
-        match self {
-            Token::Word(word) => word.clone(),
-            Token::Letter(c) | Token::Mark(c) => c.to_string(),
-        }
-    }
-}
-
 /// Tokens of already folded text; white space only separates.
 #[must_use]
 pub(crate) fn tokens(folded: &str) -> Vec<Token> {

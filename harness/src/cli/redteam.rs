@@ -15,7 +15,7 @@ use crate::exit::Exit;
 use agent::evaluation::redteam::{self, RedteamFailure, RedteamSuite};
 use agent::evaluation::{Ratio, RedteamRun};
 use agent::source::CandidateSource;
-use agent_engine::EngineSource;
+use agent_engine::{Answers, EngineSource};
 use files::atomic_file::AtomicFile;
 use files::children::Children;
 use gguf::Sha256Hash;
@@ -135,7 +135,8 @@ pub(crate) fn run(args: RedteamArgs, children: &Children) -> Result<Exit, CliErr
 
     let text = serde_json::to_string_pretty(&receipt).map_err(|e| CliError::Failed(e.to_string()))?;
     let mut file = AtomicFile::create(&args.target.out, args.target.overwrite()).map_err(super::output_error)?;
-    std::io::Write::write_all(&mut file, format!("{text}\n").as_bytes()).map_err(|e| CliError::Failed(e.to_string()))?;
+    std::io::Write::write_all(&mut file, format!("{text}\n").as_bytes())
+        .map_err(|e| CliError::Failed(e.to_string()))?;
     file.commit().map_err(super::output_error)?;
     match args.target.format {
         TextOrJson::Json => output::print(&format!("{text}\n"))?,
@@ -154,9 +155,15 @@ pub(crate) fn proposer(
     children: &Children,
 ) -> Result<Box<dyn CandidateSource>, CliError> {
     let mounted = cartridge.map_or(0, |c| u32::try_from(c.tokens().count()).unwrap_or(u32::MAX));
-    let params = ContextParams { n_ctx: CELLS.saturating_add(mounted), ..Default::default() };
+    let defaults = ContextParams::default();
+    // On a model of a few megabytes threads wait for each other longer than they work.
+    let small = model.file().gguf().tensor_bytes() < 64 << 20;
+    let n_threads = if small { 1 } else { defaults.n_threads };
+    let params = ContextParams { n_ctx: CELLS.saturating_add(mounted), n_threads, ..defaults };
     let sandbox = TemplateSandbox::Child(children.clone());
+    // Every sentence is tried twice, and the model says the same to it.
     let engine = EngineSource::new(model, &params, &sandbox).map_err(super::generate::session_error)?;
+    let engine = engine.with_answers(Answers::default());
     Ok(Box::new(match cartridge {
         Some(cartridge) => engine.with_cartridge(cartridge).map_err(super::generate::session_error)?,
         None => engine,
@@ -277,7 +284,8 @@ mod tests {
         assert!(stored.is_some(), "gates/redteam/baseline.json is of another suite than gates/redteam/suite.jsonl");
         let mut receipt = receipt(&suite, run, Sha256Hash::of(b"m"), None);
         assert_eq!(drops(&receipt, &stored), Vec::<String>::new());
-        let read = |receipt: &Receipt| registry::redteam::Receipt::parse("receipt", &serde_json::to_vec(receipt).unwrap());
+        let read =
+            |receipt: &Receipt| registry::redteam::Receipt::parse("receipt", &serde_json::to_vec(receipt).unwrap());
         let good = read(&receipt).unwrap();
         assert_eq!(good.counts.total as usize, suite.len());
 

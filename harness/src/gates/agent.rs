@@ -24,7 +24,8 @@ pub fn run(inputs: &GateInputs, rec: &mut Recorder) -> Result<(), GateError> {
         let line = report.findings.get(i).cloned().unwrap_or_else(|| "see the metrics".into());
         rec.check(i >= report.checks.failed, || finding(Severity::Failure, "agent", line, []));
     }
-    for (prefix, suite) in std::iter::once(("", &report.suite)).chain(report.further_suite.iter().map(|s| ("further ", s)))
+    for (prefix, suite) in
+        std::iter::once(("", &report.suite)).chain(report.further_suite.iter().map(|s| ("further ", s)))
     {
         for input in &suite.inputs {
             rec.input(&format!("{prefix}{}", input.name), &input.source, input.hash.clone());

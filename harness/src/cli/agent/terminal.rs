@@ -306,7 +306,9 @@ fn store_path(asked: Option<&Path>) -> Result<PathBuf, AgentCliError> {
         use std::os::unix::fs::DirBuilderExt as _;
         builder.mode(0o700);
     }
-    builder.create(&folder).map_err(|e| io::Error::new(e.kind(), format!("trace store folder {}: {e}", folder.display())))?;
+    builder
+        .create(&folder)
+        .map_err(|e| io::Error::new(e.kind(), format!("trace store folder {}: {e}", folder.display())))?;
     Ok(folder.join("agent.sqlite"))
 }
 
