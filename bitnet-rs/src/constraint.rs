@@ -1,4 +1,4 @@
-//! Constrained generation: our matcher decides. The engine's own grammar is the tests' oracle
+//! Constrained generation: a matcher outside the engine decides. The engine's own grammar is the tests' oracle
 //! (`tests/engine_grammar/`), not a second opinion in the product.
 
 use std::sync::Arc;
@@ -6,7 +6,8 @@ use std::sync::Arc;
 use crate::Error;
 use crate::ids::TokenId;
 use crate::model::Model;
-use grammar::{Grammar, GrammarState, Matcher, TokenMask, TokenRole, TokenTrie};
+use grammar::schema::Verdict;
+use grammar::{GrammarState, Language, TokenMask, TokenMatcher, TokenRole, TokenTrie};
 
 /// The texts of a model's vocabulary, for masks; built once per model.
 ///
@@ -28,22 +29,22 @@ pub fn vocabulary_trie(model: &Model) -> Result<TokenTrie, Error> {
     TokenTrie::build(roles).map_err(|e| Error::Sampler(e.to_string()))
 }
 
-/// A grammar in use. Each sampled token is accepted once.
+/// A grammar or a schema in use. Each sampled token is accepted once.
 pub struct Constraint {
-    matcher: Matcher,
-    trie: TokenTrie,
+    matcher: Box<dyn TokenMatcher>,
 }
 
 impl Constraint {
-    /// Puts `grammar` to use with `model`; `trie` is the model's [`vocabulary_trie`].
+    /// Puts `language` to use with `model`; `trie` is the model's [`vocabulary_trie`].
     ///
     /// # Errors
-    /// [`Error::Sampler`] when the tree belongs to another vocabulary.
-    pub fn new(model: &Model, grammar: &Grammar, trie: TokenTrie) -> Result<Self, Error> {
+    /// [`Error::Sampler`] when the tree belongs to another vocabulary, or a schema is beyond the limits of its engine.
+    pub fn new(model: &Model, language: &Language, trie: &TokenTrie) -> Result<Self, Error> {
         if trie.vocabulary_len() != model.n_vocab() as usize {
             return Err(Error::Sampler("the token tree belongs to another model".into()));
         }
-        Ok(Self { matcher: grammar.matcher(), trie })
+        let matcher = language.matcher(trie).map_err(|e| Error::Sampler(e.to_string()))?;
+        Ok(Self { matcher })
     }
 
     /// Back to the start of the text, for another output of the same grammar. Masks that were computed stay known.
@@ -56,7 +57,7 @@ impl Constraint {
     /// # Errors
     /// [`Error::Sampler`] repeats the first error of this constraint.
     pub fn mask(&mut self) -> Result<Arc<TokenMask>, Error> {
-        self.matcher.mask(&self.trie).map_err(|e| Error::Sampler(e.to_string()))
+        self.matcher.mask().map_err(|e| Error::Sampler(e.to_string()))
     }
 
     /// Takes one token.
@@ -65,12 +66,17 @@ impl Constraint {
     /// [`Error::Sampler`] when the grammar forbids it.
     pub fn accept(&mut self, token: TokenId) -> Result<GrammarState, Error> {
         let id = u32::try_from(token.get()).unwrap_or(u32::MAX);
-        self.matcher.accept_token(&self.trie, id).map_err(|e| Error::Sampler(e.to_string()))
+        self.matcher.accept(id).map_err(|e| Error::Sampler(e.to_string()))
     }
 
     /// Where the text stands in the grammar.
     pub fn state(&self) -> GrammarState {
         self.matcher.state()
+    }
+
+    /// What the text is by its schema; `None` without one.
+    pub fn verdict(&self) -> Option<Verdict> {
+        self.matcher.verdict()
     }
 }
 

@@ -11,7 +11,8 @@ use std::path::Path;
 use bitnet_rs::{ContextParams, Model, ModelParams};
 use cartridge::{Cartridge, Rounding};
 use files::stamps::StampStore;
-use grammar::tools::{SchemaOptions, ToolRegistry};
+use grammar::schema::SchemaOptions;
+use grammar::tools::ToolRegistry;
 use models::source::ModelSource;
 use session::{GeneratorParams, Session, SessionParams, TemplateSandbox};
 
@@ -40,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // What it may say: one call of one of the tools.
     let tools = ToolRegistry::load(Path::new(&tools), &SchemaOptions::default())?;
-    let params = GeneratorParams { max_tokens: 200, grammar: Some(tools.grammar().clone()), ..Default::default() };
+    let params = GeneratorParams { max_tokens: 200, grammar: Some(tools.language()), ..Default::default() };
     let said = session.say(talk, &request, params)?.finish(&mut |_| {})?;
     if !said.complete {
         // What was cut is not a call, whatever it looks like.

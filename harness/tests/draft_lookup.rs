@@ -62,7 +62,7 @@ fn the_output_is_the_same_with_any_draft() {
         ("copy", again.clone(), 512, greedy.clone()),
         ("answer", earlier, 512, greedy.clone()),
         ("story", plain("The lamp in the kitchen. The lamp in the"), 512, greedy.clone()),
-        ("grammar", plain("ab ab ab ab"), 512, GeneratorParams { grammar: Some(grammar), ..greedy.clone() }),
+        ("grammar", plain("ab ab ab ab"), 512, GeneratorParams { grammar: Some(grammar.into()), ..greedy.clone() }),
         ("stop", again.clone(), 512, GeneratorParams { stop: vec!["device_type".into()], ..greedy.clone() }),
         // The context ends in the middle of an answer.
         ("full", again.clone(), again.len() as u32 + 24, greedy.clone()),
@@ -91,7 +91,7 @@ fn the_output_is_the_same_with_any_draft() {
         }
     }
     // Whatever the model would rather say, it says the same words again and again.
-    let params = GeneratorParams { grammar: Some(repeated()), ..greedy };
+    let params = GeneratorParams { grammar: Some(repeated().into()), ..greedy };
     let prompt = plain("ab ab ab ab");
     let (_, _, none) = generate(&model, 512, &prompt, &params, 0);
     let (_, _, drafted) = generate(&model, 512, &prompt, &params, 8);
@@ -103,7 +103,7 @@ fn a_draft_that_is_dropped_leaves_no_guess_behind() {
     let model = model();
     let prompt = model.tokenize("ab ab ab ab", Special::ContentWithBos).unwrap();
     let mut context = context(&model, 256, true);
-    let params = GeneratorParams { draft_lookup: 8, grammar: Some(repeated()), ..Default::default() };
+    let params = GeneratorParams { draft_lookup: 8, grammar: Some(repeated().into()), ..Default::default() };
     let mut generator = Generator::new(&mut context, SeqId::ZERO, &prompt, params).unwrap();
     let mut chosen = 0;
     // Up to the first draft, of which most lies unread in the cache then.

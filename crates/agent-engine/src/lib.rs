@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use bitnet_rs::{ContextParams, Model, SamplingParams};
 use cartridge::{Cartridge, Rounding};
 use files::stamps::StampStore;
-use grammar::{Grammar, GrammarLimits};
+use grammar::Language;
 
 use agent::source::{CandidateSource, SourceAnswer, SourceError, SourceRequest};
-use grammar::tools::{SchemaOptions, schema_to_gbnf};
+use grammar::schema::{Schema, SchemaOptions};
 use session::{Conversation, GenerateError, GeneratorParams, Session, SessionError, SessionParams, TemplateSandbox};
 
 /// JSON Schema of a candidate (`model_output.v1`); its grammar is what the model may say.
@@ -25,7 +25,7 @@ pub type Answers = Arc<Mutex<HashMap<(String, u32), Result<SourceAnswer, SourceE
 /// A model that proposes candidates. What it says is still only a candidate.
 pub struct EngineSource {
     session: Session,
-    grammar: Grammar,
+    grammar: Language,
     answers: Option<Answers>,
     /// The conversation under which a cartridge is mounted; every sentence begins behind it.
     mounted: Option<Conversation>,
@@ -37,10 +37,8 @@ impl EngineSource {
     /// # Errors
     /// The engine's errors; [`GenerateError::NoTemplate`].
     pub fn new(model: &Model, params: &ContextParams, sandbox: &TemplateSandbox) -> Result<Self, SessionError> {
-        let schema = serde_json::from_str(CANDIDATE_SCHEMA).map_err(|e| GenerateError::Template(e.to_string()))?;
-        let text =
-            schema_to_gbnf(&schema, &SchemaOptions::default()).map_err(|e| GenerateError::Template(e.to_string()))?;
-        let grammar = Grammar::parse(&text, "root", &GrammarLimits::default()).map_err(bitnet_rs::Error::from)?;
+        let schema = Schema::parse(CANDIDATE_SCHEMA, &SchemaOptions::default())
+            .map_err(|e| GenerateError::Template(e.to_string()))?;
         let params = SessionParams {
             context: params.clone(),
             template: None,
@@ -51,7 +49,7 @@ impl EngineSource {
         let mut session = Session::open(model, params)?;
         // Refused now rather than at the first sentence.
         session.template()?;
-        Ok(Self { session, grammar, answers: None, mounted: None })
+        Ok(Self { session, grammar: schema.into(), answers: None, mounted: None })
     }
 
     /// Mounts a cartridge under every sentence. The context must have room for both.

@@ -1,7 +1,10 @@
 //! The generator: an iterator of events over a context that it borrows.
 
+use std::collections::VecDeque;
+
 use bitnet_rs::{Batch, Context, Error, Pos, SamplingParams, SeqId, TextStream, TokenId};
-use grammar::{Grammar, TokenMask, TokenTrie};
+use grammar::schema::{Exactness, MAX_TRIES, Verdict};
+use grammar::{Language, TokenMask, TokenTrie};
 
 use super::draft::{DraftCounts, Drafts};
 use super::{GenerateError, TokenSelector};
@@ -15,8 +18,12 @@ pub struct GeneratorParams {
     pub max_tokens: usize,
     /// Texts that end the output; they are not part of it.
     pub stop: Vec<String>,
-    /// The output is a sentence of this grammar, or incomplete.
-    pub grammar: Option<Grammar>,
+    /// The output is a sentence of this grammar, or a value of this schema, or incomplete.
+    ///
+    /// A schema that its grammar does not decide alone is answered by generating and validating: nothing is given out
+    /// before the whole answer is valid or [`MAX_TRIES`] answers were not. A second try is sampled at a temperature of
+    /// at least 0.7, with the next seed.
+    pub grammar: Option<Language>,
     /// The model's token tree, if the caller keeps one; built otherwise when a grammar is given.
     pub trie: Option<TokenTrie>,
     /// Most tokens guessed ahead by prompt lookup and verified in one batch; 0 guesses none. The output is the same
@@ -80,7 +87,18 @@ pub enum Event {
         complete: bool,
         /// Text that was held back because a stop text might have begun.
         text: String,
+        /// With a schema: how the finished output was judged.
+        validation: Option<Validation>,
     },
+}
+
+/// How a finished output was judged by its schema.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Validation {
+    /// Outputs that were generated, this one included; one where the schema's grammar is exact.
+    pub tries: usize,
+    /// What this one is.
+    pub verdict: Verdict,
 }
 
 /// Generates one output. Dropping it stops.
@@ -100,6 +118,15 @@ pub struct Generator<'a> {
     /// How it ends after the last token.
     pending: Option<Ending>,
     done: bool,
+    /// Outputs begun.
+    tries: usize,
+    /// How many may be.
+    max_tries: usize,
+    /// Of an output that is validated before it is given out.
+    ready: VecDeque<Result<Event, GenerateError>>,
+    sampling: SamplingParams,
+    /// The last token before the output, and the position behind it.
+    behind: (TokenId, Pos),
 }
 
 impl<'a> Generator<'a> {
@@ -139,8 +166,11 @@ impl<'a> Generator<'a> {
             }
         }
         let selector = TokenSelector::new(context.model(), &params.sampling, params.grammar.as_ref(), params.trie)?;
+        let schema = params.grammar.as_ref().and_then(Language::schema);
+        let by_validation = schema.is_some_and(|s| *s.exactness() != Exactness::ByGrammar);
         let first = context.next_pos(seq)?;
         context.decode_with_progress(&Batch::prompt(prompt, first, seq)?, progress)?;
+        let behind = (prompt[prompt.len() - 1], context.next_pos(seq)?);
         Ok(Self {
             context,
             seq,
@@ -154,19 +184,67 @@ impl<'a> Generator<'a> {
             held: String::new(),
             pending: None,
             done: false,
+            tries: 1,
+            max_tries: if by_validation { MAX_TRIES } else { 1 },
+            ready: VecDeque::new(),
+            sampling: params.sampling,
+            behind,
         })
+    }
+
+    /// Takes the output back and begins another.
+    fn begin_again(&mut self) -> Result<(), GenerateError> {
+        self.forget_draft()?;
+        let (last, start) = self.behind;
+        let from = Pos::new(start.get() - 1)?;
+        let end = self.context.next_pos(self.seq)?;
+        self.context.remove(self.seq, from..end)?;
+        self.context.decode(&Batch::prompt(&[last], from, self.seq)?)?;
+        // Greedy choice would say the same again.
+        self.sampling.temperature = self.sampling.temperature.max(0.7);
+        self.sampling.seed = self.sampling.seed.wrapping_add(1);
+        self.selector.restart(&self.sampling)?;
+        self.drafts = Drafts::new(0, Vec::new(), &[last]);
+        (self.row, self.produced, self.pending, self.done) = (0, 0, None, false);
+        self.stream = TextStream::new();
+        self.held.clear();
+        self.ready.clear();
+        self.tries += 1;
+        Ok(())
+    }
+
+    /// One output to its end, kept back until it is known to be an answer.
+    fn fill(&mut self) {
+        while let Some(event) = self.next_event() {
+            let ended_by_itself =
+                matches!(&event, Ok(Event::End { ending: Ending::EndOfGeneration | Ending::GrammarComplete, .. }));
+            let again = ended_by_itself
+                && matches!(&event, Ok(Event::End { complete: false, .. }))
+                && self.tries < self.max_tries;
+            if again {
+                if let Err(e) = self.begin_again() {
+                    self.done = true;
+                    self.ready.push_back(Err(e));
+                }
+                continue;
+            }
+            self.ready.push_back(event);
+        }
     }
 
     fn end(&mut self, ending: Ending) -> Event {
         self.done = true;
-        let complete = self.selector.is_sentence().unwrap_or(matches!(ending, Ending::EndOfGeneration | Ending::Stop));
+        let verdict = self.selector.verdict().filter(|_| self.selector.is_sentence() == Some(true));
+        let complete = self.selector.is_sentence().unwrap_or(matches!(ending, Ending::EndOfGeneration | Ending::Stop))
+            && verdict.as_ref().is_none_or(|verdict| *verdict == Verdict::Valid);
         let mut text = std::mem::take(&mut self.held);
         if ending == Ending::Stop {
             text.clear();
         } else {
             text.push_str(self.stream.finish());
         }
-        Event::End { ending, complete, text }
+        let validation = verdict.map(|verdict| Validation { tries: self.tries, verdict });
+        Event::End { ending, complete, text, validation }
     }
 
     /// How the drafts fared so far.
@@ -313,6 +391,15 @@ impl Drop for Generator<'_> {
     fn drop(&mut self) {
         // Nobody looks at an error here; a context that cannot remove is poisoned and says so at its next use.
         let _ = self.forget_draft();
+        // Nor at what was kept back and never given out.
+        let kept = self.ready.iter().filter(|e| matches!(e, Ok(Event::Token { .. }))).count();
+        if kept > 0
+            && let Ok(given) = i32::try_from(self.produced - kept)
+            && let (Ok(from), Ok(end)) = (Pos::new(self.behind.1.get() + given), self.context.next_pos(self.seq))
+            && from < end
+        {
+            let _ = self.context.remove(self.seq, from..end);
+        }
     }
 }
 
@@ -320,6 +407,18 @@ impl Iterator for Generator<'_> {
     type Item = Result<Event, GenerateError>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if self.max_tries <= 1 {
+            return self.next_event();
+        }
+        if self.ready.is_empty() && !self.done {
+            self.fill();
+        }
+        self.ready.pop_front()
+    }
+}
+
+impl Generator<'_> {
+    fn next_event(&mut self) -> Option<Result<Event, GenerateError>> {
         if self.done {
             return None;
         }

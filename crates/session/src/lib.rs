@@ -27,7 +27,7 @@ mod template;
 pub mod template_process;
 
 pub use draft::DraftCounts;
-pub use generator::{Ending, Event, Generator, GeneratorParams};
+pub use generator::{Ending, Event, Generator, GeneratorParams, Validation};
 pub use mount::{Mount, MountError, Mounted, capture, known_lock, lock_of};
 pub use selector::{Selected, TokenSelector};
 pub use session::{Answer, Conversation, Said, Session, SessionError, SessionParams};

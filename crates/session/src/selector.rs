@@ -1,7 +1,8 @@
 //! Choosing tokens: mask, samplers and acceptance in the one order that generation and gate 4 share.
 
 use bitnet_rs::{Constraint, Error, Model, Sampler, SamplingParams, TokenId, vocabulary_trie};
-use grammar::{Grammar, GrammarState, TokenTrie};
+use grammar::schema::Verdict;
+use grammar::{GrammarState, Language, TokenTrie};
 
 /// A chosen token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,19 +25,19 @@ impl TokenSelector {
     /// `trie` is the model's [`vocabulary_trie`] where the caller keeps one; it is built for a grammar otherwise.
     ///
     /// # Errors
-    /// A sampling parameter outside its range; a grammar that the engine does not carry.
+    /// A sampling parameter outside its range; a schema that is beyond its engine's limits.
     pub fn new(
         model: &Model,
         sampling: &SamplingParams,
-        grammar: Option<&Grammar>,
+        language: Option<&Language>,
         trie: Option<TokenTrie>,
     ) -> Result<Self, Error> {
         let sampler = Sampler::new(model, sampling)?;
-        let constraint = match grammar {
+        let constraint = match language {
             None => None,
-            Some(grammar) => {
+            Some(language) => {
                 let trie = trie.map_or_else(|| vocabulary_trie(model), Ok)?;
-                Some(Constraint::new(model, grammar, trie)?)
+                Some(Constraint::new(model, language, &trie)?)
             }
         };
         Ok(Self { model: model.clone(), sampler, constraint })
@@ -84,6 +85,17 @@ impl TokenSelector {
     /// The output is a sentence of the grammar as it stands; `None` without one.
     pub fn is_sentence(&self) -> Option<bool> {
         self.state().map(|s| matches!(s, GrammarState::MayEnd | GrammarState::Complete | GrammarState::Ended))
+    }
+
+    /// What the output is by its schema as it stands; `None` without one.
+    pub fn verdict(&self) -> Option<Verdict> {
+        self.constraint.as_ref().and_then(Constraint::verdict)
+    }
+
+    /// The output is a sentence of the grammar, and valid where a schema asks for it; `None` without a constraint.
+    pub fn is_answer(&self) -> Option<bool> {
+        let sentence = self.is_sentence()?;
+        Some(sentence && self.verdict().is_none_or(|verdict| verdict == Verdict::Valid))
     }
 
     /// Nothing can follow what was accepted.

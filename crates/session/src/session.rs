@@ -10,7 +10,7 @@ use grammar::TokenTrie;
 
 use super::{
     ChatTemplate, DraftCounts, Ending, Event, GenerateError, Generator, GeneratorParams, Message, Mount as _,
-    MountError, Mounted, TemplateSandbox, fits_context, known_lock, lock_of,
+    MountError, Mounted, TemplateSandbox, Validation, fits_context, known_lock, lock_of,
 };
 
 /// How to open a [`Session`].
@@ -406,6 +406,7 @@ impl Session {
                 tokens: Vec::new(),
                 ending: Ending::Cancelled,
                 complete: false,
+                validation: None,
                 prompt_tokens: total,
                 reused_tokens: same,
                 prefill,
@@ -471,6 +472,8 @@ pub struct Said {
     pub ending: Ending,
     /// As [`Event::End`] says.
     pub complete: bool,
+    /// As [`Event::End`] says.
+    pub validation: Option<Validation>,
     /// Tokens that were decoded before the answer.
     pub prompt_tokens: usize,
     /// Tokens before those that were in the cache already, without the cartridge's.
@@ -525,8 +528,9 @@ impl Iterator for Answer<'_> {
                     self.said.text.push_str(text);
                     self.turns.decoded.push(*id);
                 }
-                Event::End { ending, complete, text } => {
+                Event::End { ending, complete, text, validation } => {
                     (self.said.ending, self.said.complete) = (*ending, *complete);
+                    self.said.validation.clone_from(validation);
                     self.said.text.push_str(text);
                 }
             }

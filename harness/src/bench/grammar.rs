@@ -6,7 +6,7 @@ use std::time::Instant;
 use bitnet_rs::{
     Batch, Constraint, Context, ContextParams, Model, Pos, Sampler, SamplingParams, SeqId, vocabulary_trie,
 };
-use grammar::{Grammar, GrammarState};
+use grammar::{GrammarState, Language};
 use serde::Serialize;
 
 use super::table::Table;
@@ -61,7 +61,7 @@ pub struct GrammarRow {
 /// The engine's, and [`BenchError::Grammar`].
 pub fn measure(
     model: &Model,
-    grammar: &Grammar,
+    grammar: &Language,
     options: &GrammarOptions,
     progress: &mut dyn FnMut(&str),
     stop: &AtomicBool,
@@ -86,7 +86,7 @@ pub fn measure(
         let sampling =
             SamplingParams { temperature: 1.0, seed: options.seed.wrapping_add(output), ..Default::default() };
         let mut sampler = Sampler::new(model, &sampling)?;
-        let mut constraint = Constraint::new(model, grammar, trie.clone())?;
+        let mut constraint = Constraint::new(model, grammar, &trie)?;
         context.clear()?;
         context.decode(&Batch::prompt(&prompt, Pos::ZERO, SeqId::ZERO)?)?;
         for _ in 0..options.max_tokens {

@@ -10,6 +10,7 @@ pub mod grammar;
 pub mod memory;
 pub mod profile;
 mod samples;
+pub mod schemas;
 pub mod speed;
 pub mod table;
 
@@ -54,6 +55,16 @@ pub enum BenchError {
     /// The grammar refused a token that its own mask allowed, or left nothing to choose.
     #[error("grammar: {0}")]
     Grammar(String),
+    /// A file of schemas that is not one JSON document a line.
+    #[error("{path}, line {line}: {problem}")]
+    Schemas {
+        /// The file.
+        path: String,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong.
+        problem: String,
+    },
     /// A clock that did not move.
     #[error("{0}: the clock shows no time between start and end")]
     NoTime(String),

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use bitnet_rs::{CancelHandle, ContextParams, SamplingParams};
 use clap::Args;
-use grammar::{Grammar, GrammarLimits};
+use grammar::schema::{Mode, Remark, Schema, SchemaOptions};
+use grammar::tools::{RegistryError, ToolRegistry};
+use grammar::{Grammar, GrammarLimits, Language};
 use kv::KvType;
 use serde_json::json;
 
@@ -20,7 +22,6 @@ use cartridge::{Cartridge, CartridgeError, Rounding};
 use files::children::Children;
 use files::input_file;
 use files::stamps::StampStore;
-use grammar::tools::{RegistryError, SchemaOptions, ToolRegistry, schema_to_gbnf};
 use models::source::{ModelPath, ModelSource};
 use session::{
     Answer, ChatTemplate, Conversation, Ending, Event, GenerateError, GeneratorParams, Message, Said, Session,
@@ -80,9 +81,12 @@ pub(crate) struct ModelOptions {
     /// Constrain the output to this JSON Schema file.
     #[arg(long, value_name = "FILE", conflicts_with = "tools")]
     json_schema: Option<PathBuf>,
-    /// Constrain the output to a call of one of the tools in this registry (TOML or JSON).
+    /// Constrain the output to a call of one of the tools in this registry (TOML, or JSON as OpenAI and MCP have it).
     #[arg(long, value_name = "FILE")]
     tools: Option<PathBuf>,
+    /// Which values of a schema are generated: an object's declared properties, or all that the schema allows.
+    #[arg(long, value_enum, value_name = "MODE", default_value_t)]
+    schema_mode: SchemaMode,
     /// Most tokens to generate; 0 means as many as the context holds.
     #[arg(short = 'n', long, visible_alias = "n-predict", default_value_t = 256)]
     max_tokens: usize,
@@ -111,6 +115,25 @@ pub(crate) struct ModelOptions {
     /// and temperature 0.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
     draft_lookup: u32,
+}
+
+/// Values of `--schema-mode`.
+#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
+pub(super) enum SchemaMode {
+    /// Objects have the properties that they declare.
+    #[default]
+    Declared,
+    /// Objects may have others, in any order.
+    Open,
+}
+
+impl SchemaMode {
+    pub(super) fn options(self) -> SchemaOptions {
+        SchemaOptions::default().mode(match self {
+            Self::Declared => Mode::Declared,
+            Self::Open => Mode::Open,
+        })
+    }
 }
 
 /// Options of `generate`.
@@ -322,31 +345,47 @@ pub(super) fn session_error(e: SessionError) -> CliError {
     }
 }
 
-fn grammar(options: &ModelOptions) -> Result<(Option<Grammar>, Option<ToolRegistry>), CliError> {
+fn grammar(options: &ModelOptions) -> Result<(Option<Language>, Option<ToolRegistry>), CliError> {
     let limits = GrammarLimits::default();
     if let Some(path) = &options.grammar {
         let text = read_text("--grammar", path)?;
         let g = Grammar::parse(&text, &options.grammar_root, &limits).map_err(|e| refused("--grammar", path, &e))?;
-        return Ok((Some(g), None));
+        return Ok((Some(g.into()), None));
     }
     if let Some(path) = &options.json_schema {
-        let schema: serde_json::Value =
-            serde_json::from_str(&read_text("--json-schema", path)?).map_err(|e| refused("--json-schema", path, &e))?;
-        let text =
-            schema_to_gbnf(&schema, &SchemaOptions::default()).map_err(|e| refused("--json-schema", path, &e))?;
-        let g = Grammar::parse(&text, "root", &limits).map_err(|e| refused("--json-schema", path, &e))?;
-        return Ok((Some(g), None));
+        let schema = json_schema(path, options.schema_mode)?;
+        note_remarks(path, schema.remarks());
+        return Ok((Some(schema.into()), None));
     }
     if let Some(path) = &options.tools {
-        let registry = tool_registry(path)?;
-        return Ok((Some(registry.grammar().clone()), Some(registry)));
+        let registry = tool_registry(path, options.schema_mode)?;
+        note_remarks(path, registry.remarks());
+        return Ok((Some(registry.language()), Some(registry)));
     }
     Ok((None, None))
 }
 
+/// The schema that `--json-schema` names.
+pub(super) fn json_schema(path: &Path, mode: SchemaMode) -> Result<Schema, CliError> {
+    let text = read_text("--json-schema", path)?;
+    Schema::parse(&text, &mode.options()).map_err(|e| refused("--json-schema", path, &e))
+}
+
+/// Most remarks that are printed; the JSON result has all.
+const MAX_REMARKS: usize = 8;
+
+fn note_remarks(path: &Path, remarks: &[Remark]) {
+    for remark in remarks.iter().take(MAX_REMARKS) {
+        output::note(format_args!("{}: {remark}", path.display()));
+    }
+    if remarks.len() > MAX_REMARKS {
+        output::note(format_args!("{}: and {} more like these", path.display(), remarks.len() - MAX_REMARKS));
+    }
+}
+
 /// The registry that `--tools` names.
-pub(super) fn tool_registry(path: &Path) -> Result<ToolRegistry, CliError> {
-    ToolRegistry::load(path, &SchemaOptions::default()).map_err(|e| match e {
+pub(super) fn tool_registry(path: &Path, mode: SchemaMode) -> Result<ToolRegistry, CliError> {
+    ToolRegistry::load(path, &mode.options()).map_err(|e| match e {
         RegistryError::Read { source, .. } => super::input_error("--tools", path, source),
         e => refused("--tools", path, &e),
     })
@@ -455,6 +494,24 @@ pub(super) fn take(mut answer: Answer<'_>, stream: bool) -> Result<Said, CliErro
     Ok(answer.so_far().clone())
 }
 
+/// How the schema took part: what is exact by its grammar, what was validated and how often it was tried.
+fn schema_report(opened: &Opened, said: &Said) -> serde_json::Value {
+    let Some(schema) = opened.params.grammar.as_ref().and_then(Language::schema) else { return json!(null) };
+    let remarks = opened.registry.as_ref().map_or(schema.remarks(), ToolRegistry::remarks);
+    json!({
+        "mode": schema.options().mode,
+        "exactness": schema.exactness(),
+        "validation": said.validation,
+        "remarks": remarks,
+    })
+}
+
+/// Why an output that ended is no answer to its schema.
+fn refused_by_schema(said: &Said) -> Option<String> {
+    let validation = said.validation.as_ref().filter(|_| !said.complete)?;
+    Some(format!("none of {} outputs was valid; the last one: {}", validation.tries, validation.verdict))
+}
+
 pub(super) fn timings(load: Duration, said: &Said) -> String {
     let rate = |n: usize, time: Duration| if time.is_zero() { 0.0 } else { n as f64 / time.as_secs_f64() };
     format!(
@@ -512,6 +569,7 @@ pub(crate) fn run(args: GenerateArgs, children: &Children) -> Result<Exit, CliEr
             "tokens": said.tokens.iter().map(|(id, lp)| json!({"id": id.get(), "logprob": lp})).collect::<Vec<_>>(),
             "ending": said.ending,
             "complete": said.complete,
+            "schema": schema_report(&opened, &said),
             "call": call,
             "template": template_source,
             "cartridge_tokens": opened.mounted,
@@ -529,6 +587,9 @@ pub(crate) fn run(args: GenerateArgs, children: &Children) -> Result<Exit, CliEr
     }
     if said.ending == Ending::Cancelled {
         return Ok(Exit::Interrupted);
+    }
+    if let Some(why) = refused_by_schema(&said) {
+        output::note(why);
     }
     if let Some(Err(e)) = call {
         return Err(CliError::Failed(format!("the output is no valid call: {e}")));

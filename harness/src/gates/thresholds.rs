@@ -129,6 +129,8 @@ pub struct GrammarGate {
     pub from_model: usize,
     /// How many a large model says.
     pub from_large_model: usize,
+    /// How many of them go over plain schemas.
+    pub over_schemas: usize,
     /// Temperatures of the model.
     pub temperatures: Vec<f32>,
     /// Most tokens of one generation.

@@ -293,7 +293,7 @@ fn decode(context: &mut Context, tokens: &[TokenId], first: i32, seq: i32) -> Re
 
 fn constraint(model: &Model, grammar: &str) -> Result<Constraint, String> {
     let grammar = Grammar::parse(grammar, "root", &GrammarLimits::default()).map_err(text)?;
-    Constraint::new(model, &grammar, vocabulary_trie(model).map_err(text)?).map_err(text)
+    Constraint::new(model, &grammar.into(), &vocabulary_trie(model).map_err(text)?).map_err(text)
 }
 
 /// Twenty cells of sequence 0.

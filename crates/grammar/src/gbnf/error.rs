@@ -190,6 +190,20 @@ pub enum MatchError {
         /// Bytes accepted before.
         offset: u64,
     },
+    /// A token that a schema's grammar forbids here.
+    #[error("token {token} after {offset} bytes does not continue the schema's grammar")]
+    Forbidden {
+        /// The token.
+        token: u32,
+        /// Bytes accepted before.
+        offset: u64,
+    },
+    /// The engine of schemas came to one of its limits.
+    #[error("the grammar engine gave up: {problem}")]
+    Engine {
+        /// What it said.
+        problem: String,
+    },
 }
 
 /// Why a vocabulary cannot be turned into a [`TokenTrie`](super::TokenTrie).

@@ -9,12 +9,27 @@ pub struct TokenMask {
 }
 
 impl TokenMask {
-    pub(super) fn none(len: usize) -> Self {
+    pub(crate) fn none(len: usize) -> Self {
         Self { words: vec![0; len.div_ceil(64)], len, limited: false }
     }
 
+    /// The same from halves of words, the lower first.
+    pub(crate) fn of_words(halves: &[u32], len: usize) -> Self {
+        let mut words: Vec<u64> = halves
+            .chunks(2)
+            .map(|pair| u64::from(pair[0]) | u64::from(pair.get(1).copied().unwrap_or(0)) << 32)
+            .collect();
+        words.resize(len.div_ceil(64), 0);
+        if let Some(last) = words.last_mut()
+            && !len.is_multiple_of(64)
+        {
+            *last &= (1 << (len % 64)) - 1;
+        }
+        Self { words, len, limited: false }
+    }
+
     #[inline]
-    pub(super) fn allow(&mut self, token: u32) {
+    pub(crate) fn allow(&mut self, token: u32) {
         self.words[token as usize / 64] |= 1 << (token % 64);
     }
 

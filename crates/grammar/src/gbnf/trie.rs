@@ -1,9 +1,10 @@
 //! A vocabulary's texts as a prefix tree.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::error::VocabularyError;
+use crate::engine::EngineVocabulary;
 
 /// Longest text of one token, in bytes.
 const MAX_TOKEN_BYTES: usize = 4096;
@@ -40,6 +41,8 @@ struct Trie {
     is_end: Vec<bool>,
     text: Vec<u8>,
     max_depth: usize,
+    /// The same for schemas, once one is used.
+    engine: OnceLock<Result<EngineVocabulary, String>>,
 }
 
 /// One byte of a text.
@@ -123,7 +126,7 @@ impl TokenTrie {
         }
         let max_depth = nodes.iter().map(|node| usize::from(node.depth)).max().unwrap_or(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(Self(Arc::new(Trie { id, nodes, tokens, ends, ranges, is_end, text, max_depth })))
+        Ok(Self(Arc::new(Trie { id, nodes, tokens, ends, ranges, is_end, text, max_depth, engine: OnceLock::new() })))
     }
 
     /// Number of tokens of the vocabulary.
@@ -163,7 +166,18 @@ impl TokenTrie {
         &self.0.tokens[node.first as usize..][..node.count as usize]
     }
 
-    pub(super) fn ends(&self) -> &[u32] {
+    /// The vocabulary as the engine of schemas has it.
+    pub(crate) fn engine(&self) -> Result<&EngineVocabulary, String> {
+        let made = self.0.engine.get_or_init(|| {
+            // The engine marks special tokens with a byte that UTF-8 never has.
+            let text = |token: u32| self.text(token).filter(|text| !text.contains(&0xFF)).unwrap_or_default();
+            let words: Vec<Vec<u8>> = (0..clip(self.vocabulary_len())).map(|token| text(token).to_vec()).collect();
+            EngineVocabulary::build(&words, self.ends())
+        });
+        made.as_ref().map_err(Clone::clone)
+    }
+
+    pub(crate) fn ends(&self) -> &[u32] {
         &self.0.ends
     }
 

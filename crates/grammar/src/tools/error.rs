@@ -1,96 +1,8 @@
-//! Errors of schemas, registries and calls.
+//! Errors of registries and calls.
 
-use crate::GrammarError;
+use crate::schema::SchemaError;
 
-/// Why a JSON Schema cannot be turned into a grammar. `pointer` is a JSON pointer into the schema.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SchemaError {
-    /// A keyword that is unknown or has no exact grammar.
-    #[error("schema at '{pointer}': '{keyword}' cannot be expressed exactly; {hint}")]
-    Unsupported {
-        /// Where.
-        pointer: String,
-        /// The keyword.
-        keyword: String,
-        /// What to do instead.
-        hint: String,
-    },
-    /// A keyword whose value breaks JSON Schema itself.
-    #[error("schema at '{pointer}': '{keyword}' {problem}")]
-    Malformed {
-        /// Where.
-        pointer: String,
-        /// The keyword.
-        keyword: String,
-        /// What is wrong.
-        problem: String,
-    },
-    /// No value, or none that this conversion can produce, satisfies the schema.
-    #[error("schema at '{pointer}': no value fits: {problem}")]
-    Unsatisfiable {
-        /// Where.
-        pointer: String,
-        /// What is contradictory.
-        problem: String,
-    },
-    /// Two branches of `oneOf` that could both match.
-    #[error(
-        "schema at '{pointer}': branches {first} and {second} of 'oneOf' are not provably different; give them \
-         different types, different constants, or a required property with different constants, or use 'anyOf'"
-    )]
-    Overlap {
-        /// Where.
-        pointer: String,
-        /// Index of the first branch.
-        first: usize,
-        /// Index of the second branch.
-        second: usize,
-    },
-    /// A reference that leads back to itself.
-    #[error("schema at '{pointer}': '{reference}' refers to itself; references must not form a cycle")]
-    Cycle {
-        /// Where.
-        pointer: String,
-        /// The reference.
-        reference: String,
-    },
-    /// A reference to nothing, or outside the schema.
-    #[error("schema at '{pointer}': '{reference}' is no place in this schema; only '#/…' is followed")]
-    UnknownReference {
-        /// Where.
-        pointer: String,
-        /// The reference.
-        reference: String,
-    },
-    /// A `pattern` outside the supported regular expressions.
-    #[error("schema at '{pointer}': pattern, character {at}: {problem}")]
-    Pattern {
-        /// Where.
-        pointer: String,
-        /// Character of the pattern, from 1.
-        at: usize,
-        /// What is not supported, and what is.
-        problem: String,
-    },
-    /// The schema, or its grammar, is too large.
-    #[error("schema at '{pointer}': {what}: {value} is over the limit of {max}")]
-    TooLarge {
-        /// Where.
-        pointer: String,
-        /// What was counted.
-        what: &'static str,
-        /// The value.
-        value: u64,
-        /// The limit.
-        max: u64,
-    },
-    /// The grammar of the schema exceeds a limit of grammars.
-    #[error("the schema's grammar is not usable: {0}")]
-    Grammar(#[from] GrammarError),
-}
-
-/// Why a tool registry cannot be used.
+/// Why a tool registry cannot be used. A `pointer` is a JSON pointer into the registry.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegistryError {
@@ -116,50 +28,79 @@ pub enum RegistryError {
         /// The limit.
         max: u64,
     },
-    /// Not TOML, or fields that do not belong.
+    /// Not TOML.
     #[error("tool registry, TOML: {0}")]
     Toml(#[from] Box<toml::de::Error>),
-    /// Not JSON, or fields that do not belong.
-    #[error("tool registry, JSON: {0}")]
-    Json(#[from] serde_json::Error),
+    /// Not JSON, a key twice, or a number beyond the limits.
+    #[error("tool registry at '{pointer}': not JSON as it is read here: {problem}")]
+    Json {
+        /// Where.
+        pointer: String,
+        /// Why.
+        problem: String,
+    },
+    /// The document is not a list of tools, or one of them is not a tool.
+    #[error("tool registry at '{pointer}': {problem}")]
+    Tool {
+        /// Where.
+        pointer: String,
+        /// Why.
+        problem: String,
+    },
     /// No tools.
     #[error("tool registry: it has no tools; add at least one")]
     Empty,
-    /// A name that is no tool name.
-    #[error("tool registry: '{name}' is no tool name; use 1 to 64 of a-z, A-Z, 0-9, '_' and '-'")]
+    /// Too many tools for one call's grammar.
+    #[error("tool registry: {tools} tools are over the limit of {max}")]
+    TooMany {
+        /// How many.
+        tools: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// A name that is not a tool's.
+    #[error(
+        "tool registry at '{pointer}': '{name}' is not a tool's name; use 1 to 128 of a-z, A-Z, 0-9, '_', '-' and '.'"
+    )]
     BadName {
+        /// Where.
+        pointer: String,
         /// The name.
         name: String,
     },
     /// Two tools of one name.
-    #[error("tool registry: tool '{name}' is listed twice; rename or remove one")]
+    #[error("tool registry at '{pointer}': tool '{name}' is listed twice; rename or remove one")]
     DuplicateTool {
+        /// Where the second one is.
+        pointer: String,
         /// The name.
         name: String,
     },
-    /// The parameters' schema cannot become a grammar.
-    #[error("tool registry: parameters of '{tool}': {source}")]
+    /// The parameters' schema cannot be answered.
+    #[error("tool registry: parameters of '{tool}' (at '{pointer}'): {source}")]
     Parameters {
         /// The tool.
         tool: String,
+        /// Where its schema is.
+        pointer: String,
         /// Why.
         source: SchemaError,
     },
-    /// The grammar of all tools together cannot be used.
+    /// All tools together are beyond a limit.
     #[error("tool registry: all tools together: {0}")]
     Together(SchemaError),
-    /// The independent validator does not take the schema.
-    #[error("tool registry: the schema validator refuses the registry's schema: {0}")]
-    Validator(String),
 }
 
 /// Why a text is not a call of one of the tools.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// Not one JSON text.
-    #[error("tool call: not JSON: {0}")]
-    Json(#[from] serde_json::Error),
+    /// Not one JSON text, or a key twice.
+    #[error("tool call: not JSON: {problem}")]
+    Json {
+        /// Why.
+        problem: String,
+    },
     /// Not what the registry's schema says.
     #[error("tool call, at '{pointer}': {problem}")]
     Invalid {

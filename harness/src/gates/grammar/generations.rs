@@ -8,25 +8,28 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use bitnet_rs::{Batch, Context, ContextParams, Model, Pos, SamplingParams, SeqId, Special, TokenId, vocabulary_trie};
-use grammar::{Grammar, TokenTrie};
+use grammar::tools::Tool;
+use grammar::{Language, TokenTrie};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
 use super::adversary::{Adversary, LogitSource};
+use super::judges::Validator;
 use crate::gates::thresholds::GrammarGate;
 use crate::gates::{GateError, GateInputs};
-use grammar::tools::ToolRegistry;
 use session::{ChatTemplate, GenerateError, Message, TemplateSandbox, TokenSelector};
 
-/// One registry under test.
+/// One registry or plain schema under test.
 pub struct Subject {
     /// Its name in reports.
-    pub name: &'static str,
-    /// Judges calls.
-    pub registry: ToolRegistry,
+    pub name: String,
+    /// A registry's tools; a plain schema has none.
+    pub tools: Vec<Tool>,
+    /// Judges calls and answers.
+    pub validator: Validator,
     /// Constrains generations; the registry's own unless a fault is planted.
-    pub grammar: Option<Grammar>,
+    pub language: Option<Language>,
     /// What the model is asked.
     pub prompts: Vec<String>,
     /// Planted: what the budget cut counts as a call.
@@ -60,6 +63,8 @@ impl fmt::Display for Source {
 pub struct Plan {
     /// Adversarial generations per registry and kind.
     per_adversary: usize,
+    /// The same per plain schema.
+    per_schema: usize,
     /// Model generations per registry and temperature.
     per_temperature: usize,
     temperatures: Vec<f32>,
@@ -73,24 +78,29 @@ pub struct Plan {
 
 impl Plan {
     /// The suite's plan for a model: on a large one the model says less and the adversaries make up the number.
-    pub fn new(t: &GrammarGate, model: &Model, quick: bool) -> Self {
+    pub fn new(t: &GrammarGate, model: &Model, subjects: &[Subject], quick: bool) -> Self {
         let large = model.file().gguf().tensor_bytes() > 64 << 20;
         let total = if quick { t.quick_generations } else { t.generations };
         let from_model = if large { t.from_large_model } else { total * t.from_model / t.generations.max(1) };
-        Self::split(t, total, from_model, large)
+        Self::split(t, total, from_model, large, subjects)
     }
 
     /// A few generations, enough to notice a planted fault.
-    pub fn planted(t: &GrammarGate) -> Self {
-        Self::split(t, 200, 0, false)
+    pub fn planted(t: &GrammarGate, subjects: &[Subject]) -> Self {
+        Self::split(t, 200, 0, false, subjects)
     }
 
-    fn split(t: &GrammarGate, total: usize, from_model: usize, large: bool) -> Self {
-        let registries = super::REGISTRIES.len();
+    fn split(t: &GrammarGate, total: usize, from_model: usize, large: bool, subjects: &[Subject]) -> Self {
+        let schemas = subjects.iter().filter(|s| s.tools.is_empty()).count();
+        let registries = (subjects.len() - schemas).max(1);
+        let over_schemas = if schemas == 0 { 0 } else { total * t.over_schemas / t.generations.max(1) };
+        let per_schema = over_schemas / (schemas * Adversary::ALL.len()).max(1);
+        let total = total.saturating_sub(per_schema * schemas * Adversary::ALL.len());
         let per_temperature = from_model.div_ceil(registries * t.temperatures.len().max(1));
         let rest = total.saturating_sub(per_temperature * registries * t.temperatures.len());
         Self {
             per_adversary: rest.div_ceil(registries * Adversary::ALL.len()),
+            per_schema,
             per_temperature,
             temperatures: t.temperatures.clone(),
             max_tokens: t.max_tokens,
@@ -99,10 +109,17 @@ impl Plan {
         }
     }
 
-    /// Generations in all, over `registries`.
-    pub fn generations(&self, registries: usize) -> u64 {
-        let per_registry = self.per_adversary * Adversary::ALL.len() + self.per_temperature * self.temperatures.len();
-        (registries * per_registry) as u64
+    /// Generations in all.
+    pub fn generations(&self, subjects: &[Subject]) -> u64 {
+        let from_model = self.per_temperature * self.temperatures.len();
+        let of =
+            |s: &Subject| self.adversarial(s) * Adversary::ALL.len() + if s.tools.is_empty() { 0 } else { from_model };
+        subjects.iter().map(of).sum::<usize>() as u64
+    }
+
+    /// Adversarial generations of one kind.
+    fn adversarial(&self, subject: &Subject) -> usize {
+        if subject.tools.is_empty() { self.per_schema } else { self.per_adversary }
     }
 }
 
@@ -140,8 +157,8 @@ pub enum Judged {
     Wrong(String),
 }
 
-/// Judges one output by the registry's validator alone.
-pub fn judge(registry: &ToolRegistry, output: &[u8], counts_as_call: bool) -> Judged {
+/// Judges one output by the subject's validator alone.
+pub fn judge(validator: &Validator, output: &[u8], counts_as_call: bool) -> Judged {
     let Ok(text) = std::str::from_utf8(output) else {
         return match counts_as_call {
             true => Judged::Wrong("not UTF-8".into()),
@@ -149,8 +166,8 @@ pub fn judge(registry: &ToolRegistry, output: &[u8], counts_as_call: bool) -> Ju
             false => Judged::Incomplete,
         };
     };
-    match (counts_as_call, registry.parse_call(text)) {
-        (true, Ok(call)) => Judged::Call(call.tool),
+    match (counts_as_call, validator.read(text)) {
+        (true, Ok(name)) => Judged::Call(name),
         (true, Err(e)) => Judged::Wrong(format!("counted as a call: {e}")),
         (false, Err(_)) => Judged::Incomplete,
         (false, Ok(_)) => Judged::Wrong("a whole call was taken for incomplete".into()),
@@ -235,7 +252,7 @@ impl Tally {
 
     /// By registry.
     pub fn by_registry(&self, subjects: &[Subject]) -> BTreeMap<String, Counts> {
-        self.sum(|subject, _| subjects.get(subject).map_or("?", |s| s.name).to_owned())
+        self.sum(|subject, _| subjects.get(subject).map_or("?", |s| s.name.as_str()).to_owned())
     }
 
     /// The model's own.
@@ -302,10 +319,10 @@ struct Job<'a> {
 impl Job<'_> {
     /// Judges what came out. `cut`: the budget ended it.
     fn outcome(&self, output: Output, selector: &TokenSelector, cut: bool, error: Option<bitnet_rs::Error>) -> Outcome {
-        let counts = self.registry.cut_counts || selector.is_sentence().unwrap_or(!cut);
+        let counts = self.registry.cut_counts || selector.is_answer().unwrap_or(!cut);
         let (call, failure) = match error {
             Some(e) => (None, Some(e.to_string())),
-            None => match judge(&self.registry.registry, &output.bytes, counts) {
+            None => match judge(&self.registry.validator, &output.bytes, counts) {
                 Judged::Call(tool) => (Some(tool), None),
                 Judged::Incomplete => (None, None),
                 Judged::Wrong(why) => (None, Some(why)),
@@ -339,9 +356,9 @@ pub fn run(
     let (threads, sandbox) = (inputs.threads, TemplateSandbox::Child(inputs.children.clone()));
     let trie = vocabulary_trie(model)?;
     let mut jobs = Vec::new();
-    for subject in 0..subjects.len() {
+    for (index, subject) in subjects.iter().enumerate() {
         for kind in Adversary::ALL {
-            jobs.extend((0..plan.per_adversary).map(|n| (subject, kind, n)));
+            jobs.extend((0..plan.adversarial(subject)).map(|n| (index, kind, n)));
         }
     }
     let next = AtomicUsize::new(0);
@@ -429,7 +446,9 @@ fn adversarial(
                 known.restart(&sampling)?;
                 known
             }
-            empty => empty.insert(TokenSelector::new(model, &sampling, registry.grammar.as_ref(), Some(trie.clone()))?),
+            empty => {
+                empty.insert(TokenSelector::new(model, &sampling, registry.language.as_ref(), Some(trie.clone()))?)
+            }
         };
         let job = Job { subject, registry, source: Source::Adversary(kind), seed, sampling };
         let (mut output, mut error, mut cut) = (Output::new(), None, false);
@@ -509,8 +528,7 @@ fn prompt_tokens(
     subject: &Subject,
     prompt: &str,
 ) -> Result<Vec<TokenId>, GateError> {
-    let tools: Vec<String> =
-        subject.registry.tools().iter().map(|t| format!("- {}: {}", t.name, t.description)).collect();
+    let tools: Vec<String> = subject.tools.iter().map(|t| format!("- {}: {}", t.name, t.description)).collect();
     let system = format!("Tools:\n{}", tools.join("\n"));
     match template {
         None => Ok(model.tokenize(&format!("{system}\n\n{prompt}\n"), Special::Content)?),
@@ -549,7 +567,7 @@ fn lanes<'a>(
                     selector.restart(&job.sampling)?;
                     selector
                 }
-                None => TokenSelector::new(model, &job.sampling, job.registry.grammar.as_ref(), Some(trie.clone()))?,
+                None => TokenSelector::new(model, &job.sampling, job.registry.language.as_ref(), Some(trie.clone()))?,
             };
             let mut output = Output::new();
             match output.step(&mut selector, model, &first, plan.max_tokens) {
@@ -604,15 +622,16 @@ fn lanes<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use grammar::tools::SchemaOptions;
+    use grammar::schema::SchemaOptions;
+    use grammar::tools::ToolRegistry;
 
-    fn registry() -> ToolRegistry {
-        ToolRegistry::from_json(
+    fn registry() -> Validator {
+        let registry = ToolRegistry::from_json(
             r#"{"tools":[{"name":"on","description":"On.","parameters":{"type":"object","additionalProperties":false,
                 "required":["room"],"properties":{"room":{"enum":["hall"]}}}}]}"#,
             &SchemaOptions::default(),
-        )
-        .unwrap()
+        );
+        Validator::of_calls(&registry.unwrap()).unwrap()
     }
 
     #[test]
@@ -632,9 +651,11 @@ mod tests {
     #[test]
     fn the_plan_makes_up_the_promised_number() {
         let t = crate::gates::thresholds::Thresholds::embedded().unwrap().grammar;
+        let subjects = super::super::subjects(super::super::Fault::None).unwrap();
         for (total, from_model, large) in [(10_000, 1600, false), (10_000, 64, true), (1_000, 160, false)] {
-            let plan = Plan::split(&t, total, from_model, large);
-            let made = plan.generations(super::super::REGISTRIES.len()) as usize;
+            let plan = Plan::split(&t, total, from_model, large, &subjects);
+            assert!(plan.per_schema > 0);
+            let made = plan.generations(&subjects) as usize;
             assert!((total..total + 40).contains(&made), "{made} for {total}");
         }
     }

@@ -1,24 +1,28 @@
 //! Gate 4: constrained output is always a valid tool call.
 //!
 //! Thousands of seeded generations over every tool registry, from adversarial logits and from the model at several
-//! temperatures, all through the selector that `generate` uses. What ends as a sentence of the grammar counts as a call
-//! and must parse as JSON and validate against the registry's JSON Schema, by a validator that knows nothing of the
-//! grammar. What ends at the budget is incomplete, must not be a call, and is counted apart.
+//! temperatures, all through the selector that `generate` uses; and over plain schemas of the kinds that people bring, from
+//! adversarial logits alone. What ends as an answer counts as a call, must parse as JSON and validate against the tool's
+//! or the plain JSON Schema, by a validator that knows nothing of the grammar. What ends at the budget, or is told by the
+//! validation that goes with a schema without an exact grammar, is incomplete, must not be a call, and is counted apart.
 
 pub mod adversary;
 pub mod generations;
+pub mod judges;
 
 use std::collections::BTreeMap;
 
 use bitnet_rs::{Model, ModelParams};
-use grammar::Grammar;
+use grammar::Language;
+use grammar::schema::{Schema, SchemaOptions};
+use grammar::tools::ToolRegistry;
 use serde_json::{Value, json};
 
 use super::recorder::{Recorder, finding};
 use super::{GateError, GateId, GateInputs, fault, sha256};
 use crate::report::{FaultReport, Severity};
 use generations::{Plan, Subject, Tally};
-use grammar::tools::{SchemaOptions, ToolRegistry, schema_to_gbnf};
+use judges::Validator;
 
 /// The registries of the suite, as compiled in.
 const REGISTRIES: [(&str, &str); 4] = [
@@ -27,6 +31,8 @@ const REGISTRIES: [(&str, &str); 4] = [
     ("calendar", include_str!("../../../../gates/grammars/calendar.toml")),
     ("arithmetic", include_str!("../../../../gates/grammars/arithmetic.toml")),
 ];
+/// Schemas as frameworks and people write them, by name.
+const SCHEMAS: &str = include_str!("../../../../gates/grammars/schemas.json");
 const PROMPTS: &str = include_str!("../../../../gates/prompts/tool_calls.toml");
 
 /// A planted fault.
@@ -44,38 +50,73 @@ enum Fault {
 fn subjects(fault: Fault) -> Result<Vec<Subject>, GateError> {
     let other = |e: &dyn std::fmt::Display| GateError::Other(e.to_string());
     let mut prompts: BTreeMap<String, Vec<String>> = toml::from_str(PROMPTS).map_err(|e| other(&e))?;
-    REGISTRIES
-        .iter()
-        .map(|&(name, text)| {
-            let options = SchemaOptions::default();
-            let registry = ToolRegistry::from_toml(text, &options).map_err(|e| other(&e))?;
-            let grammar = match fault {
-                Fault::GrammarOff => None,
-                Fault::None | Fault::BudgetCut => Some(registry.grammar().clone()),
-                Fault::ExtraKey => Some(loosened(&registry, &options)?),
-            };
+    let options = SchemaOptions::default();
+    let mut all = Vec::new();
+    for (name, text) in REGISTRIES {
+        let registry = ToolRegistry::from_toml(text, &options).map_err(|e| other(&e))?;
+        let language = match fault {
+            Fault::GrammarOff => None,
+            Fault::None | Fault::BudgetCut => Some(registry.language()),
+            Fault::ExtraKey => Some(loosened(&registry, &options)?),
+        };
+        let validator = Validator::of_calls(&registry).map_err(GateError::Other)?;
+        all.push(Subject {
+            name: name.to_owned(),
+            tools: registry.tools().to_vec(),
+            validator,
+            language,
+            prompts: prompts.remove(name).unwrap_or_default(),
+            cut_counts: fault == Fault::BudgetCut,
+        });
+    }
+    if fault == Fault::None {
+        all.extend(plain_schemas()?);
+    }
+    Ok(all)
+}
+
+/// A line of the schemas' file.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlainSchema<'a> {
+    name: String,
+    #[serde(borrow)]
+    schema: &'a serde_json::value::RawValue,
+}
+
+/// The subjects that are no registries.
+fn plain_schemas() -> Result<Vec<Subject>, GateError> {
+    let file: Vec<PlainSchema<'_>> = serde_json::from_str(SCHEMAS).map_err(|e| GateError::Other(e.to_string()))?;
+    file.into_iter()
+        .map(|PlainSchema { name, schema }| {
+            let other = |e: &dyn std::fmt::Display| GateError::Other(format!("schema '{name}': {e}"));
+            let language = Schema::parse(schema.get(), &SchemaOptions::default()).map_err(|e| other(&e))?.into();
+            let value: Value = serde_json::from_str(schema.get()).map_err(|e| other(&e))?;
+            let validator = Validator::of_values(&name, &value).map_err(|e| other(&e))?;
             Ok(Subject {
                 name,
-                registry,
-                grammar,
-                prompts: prompts.remove(name).unwrap_or_default(),
-                cut_counts: fault == Fault::BudgetCut,
+                tools: Vec::new(),
+                validator,
+                language: Some(language),
+                prompts: Vec::new(),
+                cut_counts: false,
             })
         })
         .collect()
 }
 
-/// The registry's grammar with one more key in every call.
-fn loosened(registry: &ToolRegistry, options: &SchemaOptions) -> Result<Grammar, GateError> {
-    let mut schema = registry.schema().clone();
-    for branch in schema["oneOf"].as_array_mut().into_iter().flatten() {
-        branch["properties"]["execute"] = json!({ "const": true });
-        if let Some(required) = branch["required"].as_array_mut() {
-            required.push(Value::from("execute"));
-        }
-    }
-    let text = schema_to_gbnf(&schema, options).map_err(|e| GateError::Other(e.to_string()))?;
-    Grammar::parse(&text, "root", &options.grammar_limits).map_err(|e| GateError::Other(e.to_string()))
+/// What allows the registry's calls with one more key in each.
+fn loosened(registry: &ToolRegistry, options: &SchemaOptions) -> Result<Language, GateError> {
+    let calls = registry.tools().iter().map(|tool| {
+        json!({
+            "type": "object",
+            "properties": {"tool": {"const": tool.name}, "arguments": tool.parameters, "execute": {"const": true}},
+            "required": ["tool", "arguments", "execute"],
+            "additionalProperties": false,
+        })
+    });
+    let schema = json!({ "anyOf": calls.collect::<Vec<_>>() });
+    Ok(Schema::parse(&schema.to_string(), options).map_err(|e| GateError::Other(e.to_string()))?.into())
 }
 
 /// Runs the gate.
@@ -87,12 +128,13 @@ pub fn run(inputs: &GateInputs, rec: &mut Recorder) -> Result<(), GateError> {
     for (name, text) in REGISTRIES {
         rec.input(name, "embedded", sha256(text.as_bytes()));
     }
+    rec.input("schemas.json", "embedded", sha256(SCHEMAS.as_bytes()));
     rec.input("tool_calls.toml", "embedded", sha256(PROMPTS.as_bytes()));
     let path = inputs.model.path()?;
     let model = Model::load(path.as_path(), ModelParams::default())?;
     let subjects = subjects(Fault::None)?;
-    let plan = Plan::new(t, &model, inputs.quick);
-    let generations = plan.generations(subjects.len());
+    let plan = Plan::new(t, &model, &subjects, inputs.quick);
+    let generations = plan.generations(&subjects);
     rec.plan(generations);
     let mut done = 0u64;
     let tally = generations::run(&model, &subjects, &plan, inputs, &mut |outcome, subject| {
@@ -146,15 +188,16 @@ fn report(tally: &Tally, subjects: &[Subject], min_complete_share: f64, rec: &mu
         );
         rec.unmeasured("too-few-calls", message);
     }
-    for tool in subjects.iter().flat_map(|s| s.registry.tools()) {
-        if !tally.calls.contains_key(&tool.name) {
-            rec.unmeasured("tool-never-called", format!("no generation called {}", tool.name));
+    for name in subjects.iter().flat_map(|s| s.validator.names()) {
+        if !tally.calls.contains_key(name) {
+            rec.unmeasured("tool-never-called", format!("no generation called or answered {name}"));
         }
     }
     rec.say(format!(
-        "{} generations over {} tools: {} calls, {} invalid, {} incomplete and not counted",
+        "{} generations over {} tools and {} schemas: {} calls and answers, {} invalid, {} incomplete and not counted",
         total.generations,
-        subjects.iter().map(|s| s.registry.tools().len()).sum::<usize>(),
+        subjects.iter().map(|s| s.tools.len()).sum::<usize>(),
+        subjects.iter().filter(|s| s.tools.is_empty()).count(),
         total.complete,
         total.failed,
         total.incomplete
@@ -186,7 +229,7 @@ fn plant(inputs: &GateInputs, planted: Fault) -> Result<(bool, String), GateErro
     let path = inputs.model.path()?;
     let model = Model::load(path.as_path(), ModelParams::default())?;
     let subjects = subjects(planted)?;
-    let plan = Plan::planted(&inputs.thresholds.grammar);
+    let plan = Plan::planted(&inputs.thresholds.grammar, &subjects);
     let mut first = None;
     let tally = generations::run(&model, &subjects, &plan, inputs, &mut |outcome, subject| {
         if let (Some(failure), None) = (&outcome.failure, &first) {
@@ -216,7 +259,7 @@ mod tests {
         let registry = ToolRegistry::from_toml(REGISTRIES[2].1, &options).unwrap();
         let loose = loosened(&registry, &options).unwrap();
         let more = r#"{"tool":"today","arguments":{},"execute":true}"#;
-        assert!(loose.matches(more.as_bytes()) && !registry.grammar().matches(more.as_bytes()));
+        assert!(loose.matches(more) && !registry.language().matches(more));
         assert!(registry.parse_call(more).is_err());
         assert!(registry.parse_call(r#"{"tool":"today","arguments":{}}"#).is_ok());
     }

@@ -14,6 +14,10 @@ pub struct SchemaLimits {
     pub max_enum: usize,
     /// Bytes of all `enum` and `const` values.
     pub max_constant_bytes: usize,
+    /// JSON values in all `enum` and `const`, those inside others counted.
+    pub max_constant_values: usize,
+    /// Properties of one object that have names of their own.
+    pub max_named_properties: usize,
     /// Characters of one `pattern`.
     pub max_pattern_chars: usize,
     /// Largest `minLength` and `minItems`; nothing shorter than that fits, and no answer is that long.
@@ -42,6 +46,8 @@ impl Default for SchemaLimits {
             max_schemas: 20_000,
             max_enum: 10_000,
             max_constant_bytes: 512 << 10,
+            max_constant_values: 20_000,
+            max_named_properties: 1_500,
             max_pattern_chars: 4_096,
             max_minimum: 100_000,
             max_branches: 256,

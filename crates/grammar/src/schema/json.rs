@@ -83,6 +83,45 @@ impl Json {
         go(value, "", max_depth)
     }
 
+    /// The same for other programs, with their numbers.
+    pub(crate) fn to_value(&self) -> serde_json::Value {
+        use serde_json::Value;
+        match self {
+            Self::Null => Value::Null,
+            Self::Bool(b) => Value::Bool(*b),
+            Self::Number(n) => serde_json::from_str(&n.to_string()).unwrap_or(Value::Null),
+            Self::String(s) => Value::String(s.clone()),
+            Self::Array(items) => items.iter().map(Self::to_value).collect(),
+            Self::Object(fields) => fields.iter().map(|(k, v)| (k.clone(), v.to_value())).collect(),
+        }
+    }
+
+    /// Values, those inside others counted.
+    pub(crate) fn count(&self) -> usize {
+        1 + match self {
+            Self::Array(items) => items.iter().map(Self::count).sum(),
+            Self::Object(fields) => fields.iter().map(|(_, v)| v.count()).sum(),
+            _ => 0,
+        }
+    }
+
+    /// The first number that would not survive a reader with 64-bit integers and doubles.
+    pub(crate) fn check_numbers(&self) -> Result<(), String> {
+        match self {
+            Self::Number(n) if n.is_integer() && !n.is_64_bit() => Err(n.to_string()),
+            Self::Number(n) if !n.is_integer() => {
+                let text = n.to_string();
+                let double: f64 = text.parse().map_err(|_| text.clone())?;
+                // The shortest text of the nearest double is the number again.
+                let back = Decimal::parse(&format!("{double:e}"));
+                if back.as_ref() == Some(n) { Ok(()) } else { Err(text) }
+            }
+            Self::Array(items) => items.iter().try_for_each(Self::check_numbers),
+            Self::Object(fields) => fields.iter().try_for_each(|(_, v)| v.check_numbers()),
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn get(&self, key: &str) -> Option<&Json> {
         match self {
             Self::Object(fields) => fields.iter().find(|(k, _)| k == key).map(|(_, v)| v),

@@ -63,10 +63,6 @@ impl Decimal {
         Some(Self { negative, digits: stripped.to_owned(), exponent })
     }
 
-    pub(crate) fn from_u64(value: u64) -> Self {
-        Self::parse(&value.to_string()).unwrap_or_else(Self::zero)
-    }
-
     pub(crate) fn is_zero(&self) -> bool {
         self.digits.is_empty()
     }

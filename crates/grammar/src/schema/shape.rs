@@ -14,13 +14,13 @@ use std::sync::Arc;
 
 use llguidance::derivre::RegexAst;
 
-use super::Mode;
 use super::error::{Place, SchemaError, SchemaErrorKind};
 use super::formats::Format;
 use super::json::Json;
 use super::judge::Judge;
 use super::limits::SchemaLimits;
 use super::numbers::{NumberForm, NumberRange};
+use super::options::Mode;
 use super::pattern::{Pattern, anything, matcher_of};
 use super::read::{Bound, Keywords, Meaning, NodeId, Table, kind};
 
@@ -53,8 +53,21 @@ pub(crate) enum Shape {
         free: Vec<(RegexAst, ShapeId)>,
         min: u64,
         max: Option<u64>,
+        order: Order,
     },
 }
+
+/// In which order an object's properties come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// That of `fields`.
+    Written,
+    /// Any. The first `tracked` fields come at most once, and those of them that are required come.
+    Any { tracked: usize },
+}
+
+/// Fields that a grammar of any order keeps track of; it grows by a factor of two with each.
+const MAX_TRACKED: usize = 4;
 
 /// A property with a name of its own.
 #[derive(Debug)]
@@ -180,8 +193,12 @@ impl<'t> Shaper<'t> {
     }
 
     /// The shapes of the root schema.
-    pub(crate) fn run(mut self) -> Result<Shapes, SchemaError> {
-        let root = self.shape(vec![Condition::Holds(0)])?;
+    pub(crate) fn run(mut self, kinds: u8) -> Result<Shapes, SchemaError> {
+        let mut conditions = vec![Condition::Holds(0)];
+        if kinds != kind::ALL {
+            conditions.push(Condition::Kinds(kinds));
+        }
+        let root = self.shape(conditions)?;
         while let Some((conjunction, id)) = self.queue.pop() {
             let shape = self.conjunction(&conjunction)?;
             self.shapes[id as usize] = shape;
@@ -281,7 +298,13 @@ impl<'t> Shaper<'t> {
         let scalar = self.push(Shape::Text(RegexAst::Or(words.into_iter().chain([number]).collect())));
         let string = self.push(Shape::String(anything()));
         let array = self.push(Shape::Array { prefix: Vec::new(), rest: Some(id), min: 0, max: None });
-        let object = self.push(Shape::Object { fields: Vec::new(), free: vec![(anything(), id)], min: 0, max: None });
+        let object = self.push(Shape::Object {
+            fields: Vec::new(),
+            free: vec![(anything(), id)],
+            min: 0,
+            max: None,
+            order: Order::Written,
+        });
         self.shapes[id as usize] = Shape::Either(vec![scalar, string, array, object]);
         id
     }
@@ -728,7 +751,8 @@ impl<'t> Shaper<'t> {
                 self.nothing_fits(id, k.constants_keyword, "none of the listed values meets the other keywords");
             }
             let values: Vec<Json> = values.into_iter().cloned().collect();
-            self.fixed(&values, ways);
+            let at = self.holding(branch).find(|(_, k)| k.constants.is_some());
+            self.fixed(&values, at.map_or((0, "enum"), |(id, k)| (id, k.constants_keyword)), ways);
             return Ok(());
         }
         let mut words = Vec::new();
@@ -791,12 +815,12 @@ impl<'t> Shaper<'t> {
     }
 
     /// Shapes of fixed values.
-    fn fixed(&mut self, values: &[Json], ways: &mut Vec<Shape>) {
+    fn fixed(&mut self, values: &[Json], at: (NodeId, &'static str), ways: &mut Vec<Shape>) {
         let mut texts = Vec::new();
         for value in values {
             match value {
                 Json::Array(_) | Json::Object(_) => {
-                    let shape = self.fixed_shape(value);
+                    let shape = self.fixed_shape(value, at);
                     ways.push(shape);
                 }
                 scalar => texts.push(self.scalar(scalar)),
@@ -807,13 +831,13 @@ impl<'t> Shaper<'t> {
         }
     }
 
-    fn fixed_shape(&mut self, value: &Json) -> Shape {
+    fn fixed_shape(&mut self, value: &Json, at: (NodeId, &'static str)) -> Shape {
         match value {
             Json::Array(items) => {
                 let prefix: Vec<ShapeId> = items
                     .iter()
                     .map(|item| {
-                        let shape = self.fixed_shape(item);
+                        let shape = self.fixed_shape(item, at);
                         self.push(shape)
                     })
                     .collect();
@@ -821,14 +845,21 @@ impl<'t> Shaper<'t> {
                 Shape::Array { prefix, rest: None, min: count, max: Some(count) }
             }
             Json::Object(fields) => {
-                let fields = fields
+                let fields: Vec<Field> = fields
                     .iter()
                     .map(|(name, value)| {
-                        let shape = self.fixed_shape(value);
+                        let shape = self.fixed_shape(value, at);
                         Field { name: Arc::from(name.as_str()), value: self.push(shape), required: true }
                     })
                     .collect();
-                Shape::Object { fields, free: Vec::new(), min: 0, max: None }
+                let order = match self.mode {
+                    Mode::Open if fields.len() > 1 => Order::Any { tracked: fields.len().min(MAX_TRACKED) },
+                    _ => Order::Written,
+                };
+                if matches!(order, Order::Any { tracked } if tracked < fields.len()) {
+                    self.inexact(at.0, at.1);
+                }
+                Shape::Object { fields, free: Vec::new(), min: 0, max: None, order }
             }
             scalar => Shape::Text(self.scalar(scalar)),
         }
@@ -1175,8 +1206,19 @@ impl<'t> Shaper<'t> {
                 names.push(Arc::clone(name));
             }
         }
+        if names.len() > self.limits.max_named_properties {
+            let most = nodes.iter().max_by_key(|(_, k)| k.properties.len()).map_or(0, |(id, _)| *id);
+            let (n, max) = (names.len() as u64, self.limits.max_named_properties as u64);
+            return Err(SchemaError::too_large(
+                self.table.pointer(most),
+                "properties",
+                "properties of one object",
+                n,
+                max,
+            ));
+        }
         let mut fields = Vec::new();
-        let declared_none = names.is_empty();
+        let declared_none = names.is_empty() && !nodes.iter().any(|(_, k)| k.declares);
         for name in &names {
             let required = needed.contains(name);
             match self.field(branch, name) {
@@ -1221,7 +1263,6 @@ impl<'t> Shaper<'t> {
         }
         let free = self.free_keys(branch, &nodes, &names, declared_none, min, fields.len() as u64)?;
         // Counting gets expensive with many properties.
-        min = min.max(0);
         let required_count = fields.iter().filter(|f| f.required).count() as u64;
         if min <= required_count {
             min = 0;
@@ -1229,8 +1270,25 @@ impl<'t> Shaper<'t> {
         if free.is_empty() && max.is_some_and(|max| max >= fields.len() as u64) {
             max = None;
         }
+        let ordered = self.mode == Mode::Declared || nodes.iter().any(|(_, k)| k.ordered);
+        let mut order = Order::Written;
+        let mut countable = true;
+        if !ordered && fields.len() + free.len() > 1 && !fields.is_empty() {
+            // What is required is tracked first.
+            fields.sort_by_key(|field| !field.required);
+            let tracked = fields.len().min(MAX_TRACKED);
+            order = Order::Any { tracked };
+            countable = tracked == fields.len() && free.is_empty();
+            if required_count > tracked as u64 {
+                let at = nodes.iter().find(|(_, k)| !k.required.is_empty()).map_or(0, |(id, _)| *id);
+                self.inexact(at, "required");
+            }
+            if tracked < fields.len() {
+                self.inexact(nodes.first().map_or(0, |(id, _)| *id), UNIQUE_KEYS);
+            }
+        }
         let steps = (fields.len() as u64 + 1).saturating_mul(max.unwrap_or(min).saturating_add(1));
-        if (min > 0 || max.is_some()) && steps > MAX_COUNTED {
+        if (min > 0 || max.is_some()) && (steps > MAX_COUNTED || !countable) {
             let bounds = nodes.iter().find(|(_, k)| k.min_properties.is_some() || k.max_properties.is_some());
             if let Some((id, k)) = bounds {
                 self.inexact(*id, if k.max_properties.is_some() { "maxProperties" } else { "minProperties" });
@@ -1241,7 +1299,7 @@ impl<'t> Shaper<'t> {
             let at = nodes.first().map_or(0, |(id, _)| *id);
             self.inexact(at, UNIQUE_KEYS);
         }
-        Ok(Some(Shape::Object { fields, free, min, max }))
+        Ok(Some(Shape::Object { fields, free, min, max, order }))
     }
 
     fn property_bounds(&self, branch: &Branch) -> (u64, Option<u64>) {
@@ -1490,7 +1548,10 @@ fn prune(shapes: &mut Vec<Shape>) {
                     *max = Some(max.map_or(count, |max| max.min(count)));
                 }
             }
-            Shape::Object { fields, free, .. } => {
+            Shape::Object { fields, free, order, .. } => {
+                if let Order::Any { tracked } = order {
+                    *tracked = fields.iter().take(*tracked).filter(|field| live(&field.value)).count();
+                }
                 fields.retain(|field| live(&field.value));
                 free.retain(|(_, value)| live(value));
             }
@@ -1510,7 +1571,7 @@ fn finishes(shape: &Shape, alive: &[bool]) -> bool {
             prefix.iter().take(needed).all(live) && (needed <= prefix.len() || rest.as_ref().is_some_and(live))
         }
         Shape::Containing { hit, .. } => live(hit),
-        Shape::Object { fields, free, min, max } => {
+        Shape::Object { fields, free, min, max, .. } => {
             let required = fields.iter().filter(|f| f.required).count() as u64;
             let possible = fields.iter().filter(|f| live(&f.value)).count() as u64;
             fields.iter().all(|f| !f.required || live(&f.value))

@@ -117,6 +117,10 @@ pub(crate) struct Keywords {
     pub(crate) unevaluated_items: Option<NodeId>,
     pub(crate) properties: Vec<(Arc<str>, NodeId)>,
     pub(crate) property_index: HashMap<Arc<str>, NodeId>,
+    /// There is `properties`, if only an empty one.
+    pub(crate) declares: bool,
+    /// Its properties come in the order of the text in every mode.
+    pub(crate) ordered: bool,
     pub(crate) patterns: Vec<(Arc<Pattern>, NodeId)>,
     pub(crate) additional: Option<NodeId>,
     pub(crate) required: Vec<Arc<str>>,
@@ -195,20 +199,26 @@ struct Reader<'d> {
     documents: Vec<&'d Json>,
     /// Names of documents other than the root, for messages.
     document_names: Vec<String>,
+    /// Which documents know of each other's addresses: those of one number.
+    spaces: Vec<u32>,
     nodes: Vec<Option<Node>>,
     /// By document and pointer.
     by_place: HashMap<(usize, String), NodeId>,
     tasks: Vec<Task<'d>>,
-    /// Addresses of resources: document, pointer of its root, number.
-    resources: HashMap<String, (usize, String, u32)>,
+    /// Resources by space and address: document, pointer of its root, number.
+    resources: HashMap<(u32, String), (usize, String, u32)>,
     resource_count: u32,
-    anchors: HashMap<(String, String), NodeId>,
+    /// By space, address and name.
+    anchors: HashMap<(u32, String, String), NodeId>,
     dynamic_anchors: HashMap<(u32, String), NodeId>,
     references: Vec<Reference>,
     remarks: BTreeSet<Remark>,
     patterns: HashMap<String, Arc<Pattern>>,
     formats: HashMap<String, Option<Arc<FormatRule>>>,
     constant_bytes: usize,
+    constant_values: usize,
+    /// The objects of the root document keep their order.
+    ordered: bool,
 }
 
 struct Reference {
@@ -303,7 +313,13 @@ const ANNOTATIONS: &[&str] = &[
 const MAX_REFERENCE_LEN: usize = 2_000;
 
 /// Reads a schema.
-pub(crate) fn read<'d>(root: &'d Json, limits: &'d SchemaLimits) -> Result<Table, SchemaError> {
+pub(crate) fn read(root: &Json, limits: &SchemaLimits) -> Result<Table, SchemaError> {
+    read_all(root, &[], limits)
+}
+
+/// Reads a schema that refers to `others` by address. They know nothing of each other: every one is a schema by itself,
+/// whatever `$id` and anchors it has.
+pub(crate) fn read_all(root: &Json, others: &[(String, &Json)], limits: &SchemaLimits) -> Result<Table, SchemaError> {
     if !matches!(root, Json::Object(_) | Json::Bool(_)) {
         return Err(SchemaError::malformed("", "(schema)", "must be an object or a boolean"));
     }
@@ -311,6 +327,7 @@ pub(crate) fn read<'d>(root: &'d Json, limits: &'d SchemaLimits) -> Result<Table
         limits,
         documents: vec![root],
         document_names: vec![String::new()],
+        spaces: vec![0],
         nodes: Vec::new(),
         by_place: HashMap::new(),
         tasks: Vec::new(),
@@ -323,8 +340,21 @@ pub(crate) fn read<'d>(root: &'d Json, limits: &'d SchemaLimits) -> Result<Table
         patterns: HashMap::new(),
         formats: HashMap::new(),
         constant_bytes: 0,
+        constant_values: 0,
+        ordered: false,
     };
     reader.document_root(0, String::new())?;
+    for (space, (address, json)) in (1_u32..).zip(others) {
+        let document = reader.documents.len();
+        reader.documents.push(json);
+        reader.document_names.push(format!("<{address}>#"));
+        reader.spaces.push(space);
+        let resource = reader.resource_count;
+        reader.document_root(document, String::new())?;
+        reader.resources.insert((0, address.clone()), (document, String::new(), resource));
+    }
+    // Only the root says how a call is written down.
+    reader.ordered = !others.is_empty();
     reader.run()?;
     let mut next = 0;
     while next < reader.references.len() {
@@ -343,7 +373,7 @@ impl<'d> Reader<'d> {
     fn document_root(&mut self, document: usize, address: String) -> Result<NodeId, SchemaError> {
         let resource = self.resource_count;
         self.resource_count += 1;
-        self.resources.insert(address.clone(), (document, String::new(), resource));
+        self.resources.insert((self.spaces[document], address.clone()), (document, String::new(), resource));
         self.schedule(Task {
             id: 0,
             value: self.documents[document],
@@ -413,7 +443,8 @@ impl<'d> Reader<'d> {
         let ref_alone = has_ref && draft <= Draft::D7;
         self.identify(&mut task, fields, &at, ref_alone)?;
 
-        let mut keywords = Keywords { constants_keyword: "enum", ..Keywords::default() };
+        let ordered = self.ordered && task.document == 0;
+        let mut keywords = Keywords { constants_keyword: "enum", ordered, ..Keywords::default() };
         for (name, value) in fields {
             if ref_alone && name != "$ref" && name != "definitions" && name != "$defs" && name != "$schema" {
                 if KNOWN.contains(&name.as_str())
@@ -466,13 +497,14 @@ impl<'d> Reader<'d> {
         ref_alone: bool,
     ) -> Result<(), SchemaError> {
         let key = if task.draft == Draft::D4 { "id" } else { "$id" };
+        let space = self.spaces[task.document];
         for (name, value) in fields {
             match (name.as_str(), value) {
                 (name, Json::String(text)) if name == key && !ref_alone => {
                     let (address, fragment) = split(text);
                     let resolved = resolve_address(&task.base, address);
                     if !fragment.is_empty() {
-                        self.anchors.entry((resolved.clone(), fragment.to_owned())).or_insert(task.id);
+                        self.anchors.entry((space, resolved.clone(), fragment.to_owned())).or_insert(task.id);
                     }
                     if !address.is_empty() {
                         let resource = if task.pointer.is_empty() { task.resource } else { self.resource_count };
@@ -480,7 +512,7 @@ impl<'d> Reader<'d> {
                             self.resource_count += 1;
                         }
                         self.resources
-                            .entry(resolved.clone())
+                            .entry((space, resolved.clone()))
                             .or_insert_with(|| (task.document, task.pointer.clone(), resource));
                         task.base = resolved;
                         task.resource = resource;
@@ -492,13 +524,13 @@ impl<'d> Reader<'d> {
                 }
                 // Older files name places so in every draft.
                 ("id", Json::String(text)) if text.starts_with('#') && text.len() > 1 => {
-                    self.anchors.entry((task.base.clone(), text[1..].to_owned())).or_insert(task.id);
+                    self.anchors.entry((space, task.base.clone(), text[1..].to_owned())).or_insert(task.id);
                 }
                 ("$anchor", Json::String(text)) if task.draft >= Draft::D2019 => {
-                    self.anchors.insert((task.base.clone(), text.clone()), task.id);
+                    self.anchors.insert((space, task.base.clone(), text.clone()), task.id);
                 }
                 ("$dynamicAnchor", Json::String(text)) if task.draft >= Draft::D2020 => {
-                    self.anchors.insert((task.base.clone(), text.clone()), task.id);
+                    self.anchors.insert((space, task.base.clone(), text.clone()), task.id);
                     self.dynamic_anchors.insert((task.resource, text.clone()), task.id);
                 }
                 ("$recursiveAnchor", Json::Bool(true)) if task.draft == Draft::D2019 => {
@@ -737,6 +769,7 @@ impl<'d> Reader<'d> {
             },
             "unevaluatedItems" => k.unevaluated_items = Some(self.child(task, &[name], value)?),
             "properties" => {
+                k.declares = true;
                 k.properties = self.named_children(task, name, value, at)?;
                 k.property_index = k.properties.iter().cloned().collect();
             }
@@ -811,7 +844,7 @@ impl<'d> Reader<'d> {
         at: &str,
     ) -> Result<(), SchemaError> {
         for value in values {
-            check_numbers(value).map_err(|number| {
+            value.check_numbers().map_err(|number| {
                 let reason = format!(
                     "holds {}, which programs that read JSON do not keep: whole numbers have 64 bits, others those of a double",
                     number.chars().take(60).collect::<String>()
@@ -819,6 +852,11 @@ impl<'d> Reader<'d> {
                 SchemaError::new(SchemaErrorKind::Unsupported, at, keyword, reason)
             })?;
             self.constant_bytes += value.key().len();
+            self.constant_values += value.count();
+        }
+        let (count, max) = (self.constant_values as u64, self.limits.max_constant_values as u64);
+        if count > max {
+            return Err(SchemaError::too_large(at, keyword, "values of constants", count, max));
         }
         let max = self.limits.max_constant_bytes;
         if self.constant_bytes > max {
@@ -868,7 +906,8 @@ impl<'d> Reader<'d> {
         let unknown = || {
             SchemaError::new(SchemaErrorKind::Reference, &at, keyword, format!("'{text}' is no place in this schema"))
         };
-        if !self.resources.contains_key(&resolved) {
+        let space = self.spaces[document];
+        if !self.resources.contains_key(&(space, resolved.clone())) {
             let Some(known) = metaschema(&resolved) else {
                 return Err(SchemaError::new(
                     SchemaErrorKind::Reference,
@@ -881,10 +920,11 @@ impl<'d> Reader<'d> {
             };
             self.documents.push(known);
             self.document_names.push(format!("<{resolved}>#"));
+            self.spaces.push(space);
             self.document_root(self.documents.len() - 1, resolved.clone())?;
             self.run()?;
         }
-        let (target_document, root, resource) = self.resources[&resolved].clone();
+        let (target_document, root, resource) = self.resources[&(space, resolved.clone())].clone();
         let fragment = percent_decoded(fragment).ok_or_else(unknown)?;
         let target = if fragment.is_empty() || fragment.starts_with('/') {
             if fragment.split('~').skip(1).any(|rest| !rest.starts_with(['0', '1'])) {
@@ -920,7 +960,7 @@ impl<'d> Reader<'d> {
                 })?,
             }
         } else {
-            *self.anchors.get(&(resolved.clone(), fragment.clone())).ok_or_else(unknown)?
+            *self.anchors.get(&(space, resolved.clone(), fragment.clone())).ok_or_else(unknown)?
         };
         let dynamic = match keyword {
             "$dynamicRef" => {
@@ -1066,23 +1106,6 @@ fn names(value: &Json) -> Option<Vec<Arc<str>>> {
         }
     }
     Some(out)
-}
-
-/// The first number that would not survive a reader with 64-bit integers and doubles.
-fn check_numbers(value: &Json) -> Result<(), String> {
-    match value {
-        Json::Number(n) if n.is_integer() && !n.is_64_bit() => Err(n.to_string()),
-        Json::Number(n) if !n.is_integer() => {
-            let text = n.to_string();
-            let double: f64 = text.parse().map_err(|_| text.clone())?;
-            // The shortest text of the nearest double is the number again.
-            let back = Decimal::parse(&format!("{double:e}"));
-            if back.as_ref() == Some(n) { Ok(()) } else { Err(text) }
-        }
-        Json::Array(items) => items.iter().try_for_each(check_numbers),
-        Json::Object(fields) => fields.iter().try_for_each(|(_, v)| check_numbers(v)),
-        _ => Ok(()),
-    }
 }
 
 // ---- addresses ----

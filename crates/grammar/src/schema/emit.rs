@@ -7,12 +7,11 @@ use llguidance::derivre::{ExprRef, JsonQuoteOptions, RegexAst};
 use llguidance::earley::lexerspec::{LexemeClass, LexerSpec};
 use llguidance::earley::{Grammar, SymIdx, SymbolProps};
 
-use super::Mode;
-use super::Whitespace;
 use super::error::{SchemaError, SchemaErrorKind};
 use super::json::quote;
 use super::limits::SchemaLimits;
-use super::shape::{Field, Shape, ShapeId, Shapes};
+use super::options::{Mode, Whitespace};
+use super::shape::{Field, Order, Shape, ShapeId, Shapes};
 
 /// Pieces in which long repetitions are counted.
 const PIECE: u64 = 4;
@@ -33,6 +32,7 @@ pub(crate) fn emit(
         limits,
         escapes: if mode == Mode::Open { "nrbtf\\\"u" } else { "nrbtf\\\"" },
         blanks,
+        free_keys: shapes.all.iter().any(|s| matches!(s, Shape::Object { free, .. } if !free.is_empty())),
         terminals: HashMap::new(),
         symbols: HashMap::new(),
         queue: Vec::new(),
@@ -48,6 +48,15 @@ pub(crate) fn emit(
     Ok(GrammarInit::Internal(emitter.grammar, emitter.lexer))
 }
 
+fn contradiction() -> SchemaError {
+    SchemaError::new(
+        SchemaErrorKind::Unsatisfiable,
+        "",
+        "minProperties",
+        "no value fits: the numbers of properties contradict each other",
+    )
+}
+
 fn engine(error: &dyn std::fmt::Display) -> SchemaError {
     SchemaError::new(SchemaErrorKind::Engine, "", "(schema)", format!("is beyond the grammar engine: {error}"))
 }
@@ -60,6 +69,8 @@ struct Emitter<'s> {
     limits: &'s SchemaLimits,
     escapes: &'static str,
     blanks: Whitespace,
+    /// Some object has keys without a name.
+    free_keys: bool,
     terminals: HashMap<ExprRef, SymIdx>,
     symbols: HashMap<ShapeId, SymIdx>,
     queue: Vec<(ShapeId, SymIdx)>,
@@ -237,12 +248,27 @@ impl Emitter<'_> {
         self.terminal(language)
     }
 
-    /// A key with its colon, and the comma before it unless it is the first.
+    /// A fixed key with its colon, and the comma before it unless it is the first.
     fn key(&mut self, key: RegexAst, first: bool) -> Result2<SymIdx> {
-        let mut parts = if first { vec![] } else { vec![self.comma()] };
-        parts.push(key);
-        parts.push(self.mark(true, ":", true));
-        self.terminal(RegexAst::Concat(parts))
+        let colon = self.mark(true, ":", true);
+        if first || !self.free_keys {
+            let mut parts = if first { vec![] } else { vec![self.comma()] };
+            parts.extend([key, colon]);
+            return self.terminal(RegexAst::Concat(parts));
+        }
+        // Where a free key may follow as well, both begin behind the same comma.
+        let comma = self.comma();
+        let parts = [self.terminal(comma)?, self.terminal(RegexAst::Concat(vec![key, colon]))?];
+        self.sequence(&parts)
+    }
+
+    /// The same of a key that is one of a language. It stands alone, since the engine masks quickly inside a text whose
+    /// rest it knows to be nearly free.
+    fn free_key(&mut self, key: RegexAst, first: bool) -> Result2<SymIdx> {
+        let (comma, colon) = (self.comma(), self.mark(true, ":", true));
+        let mut parts = if first { vec![] } else { vec![self.terminal(comma)?] };
+        parts.extend([self.terminal(key)?, self.terminal(colon)?]);
+        self.sequence(&parts)
     }
 
     // ---- shapes ----
@@ -288,7 +314,12 @@ impl Emitter<'_> {
                 let behind = self.star(behind)?;
                 self.rule(symbol, &[open, before, hit, behind, close])
             }
-            Shape::Object { fields, free, min, max } => self.object(fields, free, *min, *max, symbol),
+            Shape::Object { fields, free, min, max, order: Order::Written } => {
+                self.object(fields, free, *min, *max, symbol)
+            }
+            Shape::Object { fields, free, min, max, order: Order::Any { tracked } } => {
+                self.any_order(fields, *tracked, free, (*min, *max), symbol)
+            }
         }
     }
 
@@ -401,13 +432,91 @@ impl Emitter<'_> {
         match next.first() {
             Some(Some(inner)) => self.rule(symbol, &[open, *inner, close]),
             // Pruning counts less finely; such an object never closes and is never begun.
-            _ => Err(SchemaError::new(
-                SchemaErrorKind::Unsatisfiable,
-                "",
-                "minProperties",
-                "no value fits: the numbers of properties contradict each other",
-            )),
+            _ => Err(contradiction()),
         }
+    }
+
+    /// Properties in any order. What is not tracked may come twice here, and goes between the tracked ones.
+    fn any_order(
+        &mut self,
+        fields: &[Field],
+        tracked: usize,
+        free: &[(RegexAst, ShapeId)],
+        (min, max): (u64, Option<u64>),
+        symbol: SymIdx,
+    ) -> Result2<()> {
+        let (open, close) = (self.open("{")?, self.close("}")?);
+        // Each property as the first and as a later one.
+        let mut pairs: Vec<[SymIdx; 2]> = Vec::new();
+        for field in fields {
+            let value = self.symbol(field.value)?;
+            let mut name = String::new();
+            quote(&field.name, &mut name);
+            let mut pair = |first: bool| {
+                let key = self.key(RegexAst::Literal(name.clone()), first)?;
+                self.sequence(&[key, value])
+            };
+            pairs.push([pair(true)?, pair(false)?]);
+        }
+        let (pairs, mut others) = (pairs[..tracked].to_vec(), pairs[tracked..].to_vec());
+        for (language, value) in free {
+            let value = self.symbol(*value)?;
+            let quoted = self.quoted(language.clone());
+            let mut pair = |first: bool| {
+                let key = self.free_key(quoted.clone(), first)?;
+                self.sequence(&[key, value])
+            };
+            others.push([pair(true)?, pair(false)?]);
+        }
+        let column = |i: usize| others.iter().map(|pair| pair[i]).collect::<Vec<_>>();
+        let others = match (column(0), column(1)) {
+            (first, _) if first.is_empty() => None,
+            (first, later) => {
+                let (first, later) = (self.either(&first)?, self.either(&later)?);
+                Some((first, self.star(later)?))
+            }
+        };
+        let needed = (0..tracked).filter(|&i| fields[i].required).fold(0_usize, |set, i| set | 1 << i);
+        let ends = |set: usize| {
+            let count = u64::from(set.count_ones());
+            set & needed == needed && count >= min && max.is_none_or(|max| count <= max)
+        };
+        let full = |set: usize| max.is_some_and(|max| u64::from(set.count_ones()) >= max);
+        // What may follow when the properties of a set have come, one at least; `None`: nothing leads to an end.
+        let mut after: Vec<Option<SymIdx>> = vec![None; 1 << tracked];
+        let between: Vec<SymIdx> = others.iter().map(|(_, more)| *more).collect();
+        for set in (0..1_usize << tracked).rev() {
+            let mut ways: Vec<Vec<SymIdx>> = Vec::new();
+            if ends(set) {
+                ways.push(between.clone());
+            }
+            for (i, pair) in pairs.iter().enumerate().filter(|(i, _)| set >> i & 1 == 0 && !full(set)) {
+                if let Some(next) = after[set | 1 << i] {
+                    ways.push([between.as_slice(), &[pair[1], next]].concat());
+                }
+            }
+            if !ways.is_empty() {
+                let state = self.fresh()?;
+                ways.iter().try_for_each(|way| self.rule(state, way))?;
+                after[set] = Some(state);
+            }
+        }
+        let mut ways: Vec<Vec<SymIdx>> = Vec::new();
+        if ends(0) {
+            ways.push(Vec::new());
+        }
+        for (i, pair) in pairs.iter().enumerate().filter(|_| !full(0)) {
+            ways.extend(after[1 << i].map(|next| vec![pair[0], next]));
+        }
+        if let (Some((first, _)), Some(next)) = (others, after[0]) {
+            ways.push(vec![first, next]);
+        }
+        if ways.is_empty() {
+            return Err(contradiction());
+        }
+        let inner = self.fresh()?;
+        ways.iter().try_for_each(|way| self.rule(inner, way))?;
+        self.rule(symbol, &[open, inner, close])
     }
 
     /// Free keys behind `count` properties; `None`: too few or too many come together.
@@ -431,7 +540,7 @@ impl Emitter<'_> {
                 if first && count > 0 {
                     continue;
                 }
-                let key = self.key(key.clone(), first)?;
+                let key = self.free_key(key.clone(), first)?;
                 pairs[ways].push(self.sequence(&[key, value])?);
             }
         }

@@ -26,7 +26,7 @@ pub(crate) enum NumberForm {
 }
 
 /// Largest divisor and most decimals that the engine's arithmetic has room for.
-const MAX_DIVISOR: u128 = 100_000;
+const MAX_DIVISOR: u128 = 10_000;
 const MAX_DECIMALS: i64 = 6;
 
 impl NumberRange {
@@ -76,11 +76,15 @@ impl NumberRange {
         }
         parts.extend(self.bounds(form));
         let mut exact = true;
-        for of in &self.multiples {
-            match multiple(of, form) {
-                Some(language) => parts.push(language),
-                None => exact = false,
-            }
+        if !self.multiples.is_empty() {
+            // Each by itself is small; together they would have as many states as their product.
+            let together =
+                common_multiple(&self.multiples).and_then(|(digits, exponent)| multiple(digits, exponent, form));
+            exact = together.is_some();
+            parts.extend(together.or_else(|| {
+                let (digits, exponent) = self.multiples[0].as_divisor()?;
+                multiple(digits, exponent, form)
+            }));
         }
         for value in &self.not {
             parts.push(not(spellings(value)));
@@ -260,8 +264,7 @@ fn at_most(bound: &Bound) -> RegexAst {
 }
 
 /// `None`: beyond the engine's arithmetic.
-fn multiple(of: &Decimal, form: NumberForm) -> Option<RegexAst> {
-    let (digits, exponent) = of.as_divisor()?;
+fn multiple(digits: u128, exponent: i64, form: NumberForm) -> Option<RegexAst> {
     let sign = regex("-?");
     if exponent >= 0 {
         let divisor = digits.checked_mul(10_u128.checked_pow(u32::try_from(exponent).ok()?)?)?;
@@ -280,7 +283,18 @@ fn multiple(of: &Decimal, form: NumberForm) -> Option<RegexAst> {
     if digits > MAX_DIVISOR || -exponent > MAX_DECIMALS {
         return None;
     }
-    let unsigned = RegexAst::MultipleOf(u32::try_from(digits).ok()?, u32::try_from(-exponent).ok()?);
+    // With fewer decimals the engine wants a multiple of those: 1.5 is one of 0.25 as one of 0.5.
+    let scale = u32::try_from(-exponent).ok()?;
+    let mut ways = Vec::new();
+    for decimals in 0..=scale {
+        let divisor = digits / greatest_common_divisor(digits, 10_u128.pow(scale - decimals));
+        ways.push(match (divisor, decimals) {
+            (1, 0) => regex("[0-9]+"),
+            (1, decimals) => regex(&format!("[0-9]+(?:\\.[0-9]{{1,{decimals}}})?")),
+            _ => RegexAst::MultipleOf(u32::try_from(divisor).ok()?, decimals),
+        });
+    }
+    let unsigned = RegexAst::Or(ways);
     let mut parts = vec![sign, unsigned];
     if form == NumberForm::Any {
         parts.push(regex("(?:0*)"));
@@ -291,6 +305,22 @@ fn multiple(of: &Decimal, form: NumberForm) -> Option<RegexAst> {
         ]));
     }
     Some(RegexAst::Concat(parts))
+}
+
+/// The least number that all of these divide, as `digits · 10^exponent`.
+fn common_multiple(all: &[Decimal]) -> Option<(u128, i64)> {
+    let all: Vec<(u128, i64)> = all.iter().map(Decimal::as_divisor).collect::<Option<_>>()?;
+    let exponent = all.iter().map(|(_, exponent)| *exponent).min()?;
+    let mut least = 1_u128;
+    for (digits, own) in all {
+        let scaled = digits.checked_mul(10_u128.checked_pow(u32::try_from(own - exponent).ok()?)?)?;
+        least = (least / greatest_common_divisor(least, scaled)).checked_mul(scaled)?;
+    }
+    Some((least, exponent))
+}
+
+fn greatest_common_divisor(a: u128, b: u128) -> u128 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
 #[cfg(test)]
@@ -350,6 +380,9 @@ mod tests {
         for (of, kinds) in [
             ("3", kind::INTEGER),
             ("0.01", kind::NUMBER),
+            ("0.25", kind::NUMBER),
+            ("0.15", kind::NUMBER),
+            ("0.125", kind::NUMBER),
             ("2.5", kind::NUMBER),
             ("10", kind::NUMBER),
             ("1", kind::NUMBER),
@@ -376,6 +409,17 @@ mod tests {
                 assert!(matcher.is_match("30.000"), "{of}");
             }
         }
+        let range = NumberRange { kinds: kind::NUMBER, multiples: vec![d("0.4"), d("6")], ..NumberRange::default() };
+        let mut matcher = matcher_of(&range.language(NumberForm::Any).0, 1_000_000).unwrap();
+        for i in -100..100 {
+            assert_eq!(matcher.is_match(&i.to_string()), i % 6 == 0, "{i} of 0.4 and 6");
+        }
+        let primes = vec![d("99991"), d("99989")];
+        assert!(
+            !NumberRange { kinds: kind::INTEGER, multiples: primes, ..NumberRange::default() }
+                .language(NumberForm::Any)
+                .1
+        );
         let range = NumberRange { kinds: kind::NUMBER, multiples: vec![d("4294967295")], ..NumberRange::default() };
         assert!(!range.language(NumberForm::Any).1);
     }

@@ -60,6 +60,19 @@ pub struct Place {
     pub pointer: String,
 }
 
+impl std::fmt::Display for Remark {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "'{}' at '{}' {}", self.place.keyword, self.place.pointer, self.reason)
+    }
+}
+
+impl Remark {
+    pub(crate) fn new(keyword: &str, pointer: &str, reason: &str) -> Self {
+        let keyword = keyword.chars().take(80).collect();
+        Self { place: Place { keyword, pointer: pointer.to_owned() }, reason: reason.to_owned() }
+    }
+}
+
 /// Something that the schema says and that has no effect on the output: it is named, never dropped in silence.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[non_exhaustive]
