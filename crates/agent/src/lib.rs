@@ -50,6 +50,7 @@ pub mod freshness;
 pub mod gate_engine;
 pub mod governor;
 pub mod guard;
+mod params;
 pub mod permit;
 pub mod pipeline;
 pub mod plan;

@@ -14,7 +14,7 @@ use super::sentence::{Command, Grammar, Item, Parse};
 use super::spans::{Token, TokenKind, tokens};
 use super::time_of_day::TimeOfDay;
 use super::vocabulary::Room;
-use super::words::{FillerKind, Words};
+use super::words::{FillerKind, Words, words};
 
 /// What the self-check of gate 5 takes away from the reader. Nothing, otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -73,12 +73,6 @@ impl Reading {
             _ => read(input, names, words, fault),
         }
     }
-}
-
-/// The embedded lists.
-pub(crate) fn words() -> Result<&'static Words, super::words::WordsError> {
-    static WORDS: std::sync::OnceLock<Result<Words, super::words::WordsError>> = std::sync::OnceLock::new();
-    WORDS.get_or_init(Words::embedded).as_ref().map_err(Clone::clone)
 }
 
 fn read(input: &GuardedInput, names: &Names<'_>, words: &Words, fault: ReaderFault) -> Reading {

@@ -5,10 +5,10 @@
 
 use super::lexicon::{Entry, entries_at};
 use super::quantity::quantity_at;
-use super::reading::words;
 use super::spans::{Token, TokenKind, tokens};
 use super::text::folded;
 use super::time_of_day::leading_time;
+use super::words::words;
 
 /// Why a name would take the place of something that commands say; `None` for a name that names.
 pub(crate) fn carries_command(name: &str) -> Option<String> {

@@ -270,6 +270,12 @@ impl Words {
     }
 }
 
+/// The embedded lists.
+pub(crate) fn words() -> Result<&'static Words, WordsError> {
+    static WORDS: std::sync::OnceLock<Result<Words, WordsError>> = std::sync::OnceLock::new();
+    WORDS.get_or_init(Words::embedded).as_ref().map_err(Clone::clone)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError as Locked};
 
-use crate::process;
+use crate::own;
 
 /// Random characters in a temporary name.
 pub(crate) const RANDOM: usize = 12;
@@ -54,7 +54,7 @@ pub fn make<T>(path: &Path, make: impl FnOnce() -> io::Result<T>) -> io::Result<
 pub fn remove_all_and_leave(code: i32) -> ! {
     let listed = listed();
     remove(&listed);
-    process::leave(code)
+    own::leave(code)
 }
 
 /// As far as that can be done now: for a process that ends where it stands, perhaps in the middle of [`make`].
@@ -110,7 +110,7 @@ pub(crate) fn collect(folder: &Path, is_temporary: impl Fn(&str) -> bool) {
 
 fn collect_one(path: &Path) -> Option<()> {
     let there = fs::symlink_metadata(path).ok()?;
-    if !(there.is_file() || there.is_dir()) || there.uid() != process::user() {
+    if !(there.is_file() || there.is_dir()) || there.uid() != own::user() {
         return None;
     }
     let file = File::open(path).ok()?;

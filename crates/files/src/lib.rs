@@ -12,6 +12,7 @@ pub mod hex;
 pub mod input_file;
 pub mod leftovers;
 pub mod mapped;
+mod own;
 pub mod process;
 pub mod scratch;
 pub mod shortage;

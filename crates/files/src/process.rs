@@ -1,5 +1,7 @@
 //! What a command-line program has to settle with the operating system before it works on untrusted input.
 
+pub use crate::own::{leave, user};
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,15 +12,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub fn survive_file_size_limit() {
     // SAFETY: SIG_IGN installs no handler of ours; nothing in this process relies on SIGXFSZ.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-}
-
-/// Ends the process at once, without running exit handlers (`_exit`).
-///
-/// For a signal handler's thread: exit handlers would destroy the engine's statics while its compute threads are
-/// still using them. Whatever was buffered and not flushed is lost.
-pub fn leave(code: i32) -> ! {
-    // SAFETY: takes a number, returns never.
-    unsafe { libc::_exit(code) }
 }
 
 /// Bounds this process from now on: address space in bytes, CPU time in seconds, no core file. What goes beyond ends
@@ -43,12 +36,6 @@ pub fn limit(address_space: u64, cpu_seconds: u64) -> std::io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// The user that this process acts as.
-pub fn user() -> u32 {
-    // SAFETY: takes nothing, and cannot fail.
-    unsafe { libc::geteuid() }
 }
 
 /// The limit on the main thread's stack (`ulimit -s`); `None` where there is none.

@@ -46,7 +46,7 @@ enum CartridgeCommand {
     /// Hashes, lock, and the same logits as the text itself.
     Verify(VerifyArgs),
     /// Generate behind a mounted cartridge (the same as generate --cartridge).
-    Mount(Box<super::generate::MountArgs>),
+    Mount(Box<super::mount::MountArgs>),
     /// Compare two files.
     Diff(DiffArgs),
     /// Write the same keys and values in the other layout or other types.
@@ -251,7 +251,7 @@ pub(crate) fn run(args: CartridgeArgs, children: &Children) -> Result<Exit, CliE
         CartridgeCommand::Create(args) => create(args, children),
         CartridgeCommand::Inspect(args) => inspect(args),
         CartridgeCommand::Verify(args) => verify(args),
-        CartridgeCommand::Mount(args) => super::generate::mount_and_run(*args, children),
+        CartridgeCommand::Mount(args) => super::mount::run(*args, children),
         CartridgeCommand::Diff(args) => difference(args),
         CartridgeCommand::Convert(args) => convert_layout(args),
         CartridgeCommand::ExportBlob(args) => export(args),

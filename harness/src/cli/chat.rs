@@ -3,6 +3,7 @@
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
 use std::sync::atomic::Ordering;
 
+use clap::Args;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
@@ -13,6 +14,16 @@ use super::{CliError, output};
 use crate::exit::Exit;
 use files::children::Children;
 use session::{GenerateError, Message, Said, SessionError};
+
+/// Options of `chat`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  harness chat --system $'Devices:\\n- lumo: light, kitchen'\n\nCtrl-C stops an answer, the second one ends the program; an empty line or end of input ends the conversation.\n/help lists the words for the conversation itself. Where the context is full the oldest turns are forgotten, which is\nsaid."
+)]
+pub(crate) struct ChatArgs {
+    #[command(flatten)]
+    options: ModelOptions,
+}
 
 const HELP: &str = "\
 /help   these words
@@ -96,6 +107,11 @@ struct Chat {
 }
 
 /// `harness chat`.
+pub(crate) fn chat(args: ChatArgs, children: &Children) -> Result<Exit, CliError> {
+    run(args.options, children)
+}
+
+/// A conversation, with a cartridge or without.
 pub(super) fn run(options: ModelOptions, children: &Children) -> Result<Exit, CliError> {
     let mut opened = Opened::new(&options, children)?;
     let template_source = opened.session.template().map_err(session_error)?.source.clone();

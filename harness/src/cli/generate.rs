@@ -39,7 +39,7 @@ pub(crate) struct ModelOptions {
     model: Option<PathBuf>,
     /// Cartridge to mount under the prompt or conversation; registry:CHANNEL for what a channel points at.
     #[arg(long, value_name = "FILE")]
-    cartridge: Option<PathBuf>,
+    pub(super) cartridge: Option<PathBuf>,
     #[command(flatten)]
     place: super::registry::Where,
     /// Hash the model's weights for the cartridge's lock even if an earlier run did.
@@ -143,78 +143,22 @@ impl SchemaMode {
 )]
 pub(crate) struct GenerateArgs {
     #[command(flatten)]
-    options: ModelOptions,
+    pub(super) options: ModelOptions,
     /// The prompt; without one and --file it is read from stdin.
     #[arg(value_name = "PROMPT", conflicts_with_all = ["prompt", "file"])]
-    text: Option<String>,
+    pub(super) text: Option<String>,
     /// The same, spelt as an option.
     #[arg(short, long, conflicts_with = "file", allow_hyphen_values = true)]
-    prompt: Option<String>,
+    pub(super) prompt: Option<String>,
     /// File with the prompt; - is stdin.
     #[arg(short, long, value_name = "FILE")]
-    file: Option<PathBuf>,
+    pub(super) file: Option<PathBuf>,
     /// Put the prompt into the chat template as a user message (implied by --system).
     #[arg(long)]
-    chat: bool,
+    pub(super) chat: bool,
     /// Form of the result.
     #[arg(long, value_enum, default_value_t)]
-    format: TextOrJson,
-}
-
-/// Options of `chat`.
-#[derive(Debug, Args)]
-#[command(
-    after_help = "Example:\n  harness chat --system $'Devices:\\n- lumo: light, kitchen'\n\nCtrl-C stops an answer, the second one ends the program; an empty line or end of input ends the conversation.\n/help lists the words for the conversation itself. Where the context is full the oldest turns are forgotten, which is\nsaid."
-)]
-pub(crate) struct ChatArgs {
-    #[command(flatten)]
-    options: ModelOptions,
-}
-
-/// Options of `cartridge mount`.
-#[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  harness cartridge mount devices.safetensors --prompt \"turn on lumo\"\n  harness cartridge mount devices.safetensors"
-)]
-pub(crate) struct MountArgs {
-    /// The cartridge.
-    file: PathBuf,
-    #[command(flatten)]
-    options: ModelOptions,
-    /// User message; without one a conversation starts.
-    #[arg(value_name = "PROMPT", group = "said", conflicts_with = "prompt")]
-    text: Option<String>,
-    /// The same, spelt as an option.
-    #[arg(short, long, group = "said", allow_hyphen_values = true)]
-    prompt: Option<String>,
-    /// The prompt goes on with the cartridge's text as it is, without the chat template.
-    #[arg(long, requires = "said")]
-    plain: bool,
-    /// Form of the result.
-    #[arg(long, value_enum, default_value_t)]
-    format: TextOrJson,
-}
-
-/// `harness cartridge mount`.
-pub(crate) fn mount_and_run(args: MountArgs, children: &Children) -> Result<Exit, CliError> {
-    let mut options = args.options;
-    if options.cartridge.is_some() {
-        return Err(CliError::Usage("--cartridge: the cartridge to mount is given already".into()));
-    }
-    let prompt = args.text.or(args.prompt);
-    if prompt.is_none() && args.format == TextOrJson::Json {
-        return Err(CliError::Usage("--format json needs --prompt: a conversation is no one document".into()));
-    }
-    options.cartridge = Some(args.file);
-    match prompt {
-        Some(prompt) => {
-            let chat = !args.plain;
-            let args =
-                GenerateArgs { options, text: None, prompt: Some(prompt), file: None, chat, format: args.format };
-            run(args, children)
-        }
-        None => super::chat::run(options, children),
-    }
+    pub(super) format: TextOrJson,
 }
 
 /// Where the random choice begins.
@@ -595,11 +539,6 @@ pub(crate) fn run(args: GenerateArgs, children: &Children) -> Result<Exit, CliEr
         return Err(CliError::Failed(format!("the output is no valid call: {e}")));
     }
     Ok(if opened.params.grammar.is_some() && !said.complete { Exit::Incomplete } else { Exit::Success })
-}
-
-/// `harness chat`.
-pub(crate) fn chat(args: ChatArgs, children: &Children) -> Result<Exit, CliError> {
-    super::chat::run(args.options, children)
 }
 
 #[cfg(test)]

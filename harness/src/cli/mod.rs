@@ -11,11 +11,13 @@ mod error;
 mod gates;
 mod generate;
 mod model;
+mod mount;
 mod output;
 mod profile;
 mod progress;
 mod redteam;
 mod registry;
+mod stderr;
 
 use clap::{Parser, Subcommand};
 
@@ -53,7 +55,7 @@ enum Command {
     /// Generate one output, free or constrained.
     Generate(generate::GenerateArgs),
     /// Talk to the model.
-    Chat(generate::ChatArgs),
+    Chat(chat::ChatArgs),
     /// Make and inspect models.
     Model(model::ModelArgs),
     /// Ship cartridges and models: versions, channels, promotion, rollback.
@@ -135,7 +137,7 @@ pub fn main(children: std::io::Result<Children>) -> Exit {
         Command::Agent(args) => agent::run(args, &children),
         Command::Redteam(args) => redteam::run(args, &children),
         Command::Generate(args) => generate::run(args, &children),
-        Command::Chat(args) => generate::chat(args, &children),
+        Command::Chat(args) => chat::chat(args, &children),
         Command::Model(args) => model::run(args, &children),
         Command::Registry(args) => registry::run(args),
         Command::Bench(args) => bench::run(*args),

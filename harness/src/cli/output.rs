@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+pub(crate) use super::stderr::note;
 use super::{CliError, output_error};
 use files::atomic_file::{AtomicFile, Overwrite};
 
@@ -101,11 +102,6 @@ pub(crate) fn for_terminal(text: &str) -> String {
         if obeyed(c) { shown.extend(c.escape_unicode()) } else { shown.push(c) }
     }
     shown
-}
-
-/// A line on stderr. Nobody reads it any more, or the disk behind it is full: that stops no work.
-pub(crate) fn note(text: impl std::fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 /// A result file, opened before the work so that a bad path fails early, and put in place as a whole at the end.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::output;
+use super::stderr;
 
 /// A spinner with a message.
 pub(crate) fn spinner(prefix: &str) -> ProgressBar {
@@ -31,7 +31,7 @@ impl Stage {
     pub(crate) fn begin(name: String) -> Self {
         let bar = spinner(&name);
         if bar.is_hidden() {
-            output::note(&name);
+            stderr::note(&name);
         }
         Self { name, bar }
     }
@@ -42,7 +42,7 @@ impl Stage {
 
     pub(crate) fn end(self, outcome: &str) {
         self.bar.finish_and_clear();
-        output::note(format_args!("{}: {outcome}", self.name));
+        stderr::note(format_args!("{}: {outcome}", self.name));
     }
 }
 

@@ -464,6 +464,23 @@ enum Stop {
     Limit(GrammarLimit),
 }
 
+impl Grammar {
+    /// A fresh matcher at the start of the text.
+    #[must_use]
+    pub fn matcher(&self) -> Matcher {
+        Matcher::new(self.clone())
+    }
+
+    /// Whether the whole of `text` is one sentence of the grammar.
+    ///
+    /// Texts that hit a limit of the matcher count as not matching.
+    #[must_use]
+    pub fn matches(&self, text: &[u8]) -> bool {
+        let mut matcher = self.matcher();
+        matcher.accept_bytes(text).is_ok() && matcher.may_end()
+    }
+}
+
 impl Matcher {
     pub(super) fn new(grammar: Grammar) -> Self {
         let mut matcher = Self {

@@ -130,21 +130,6 @@ impl Grammar {
         &self.0.limits
     }
 
-    /// A fresh matcher at the start of the text.
-    #[must_use]
-    pub fn matcher(&self) -> Matcher {
-        Matcher::new(self.clone())
-    }
-
-    /// Whether the whole of `text` is one sentence of the grammar.
-    ///
-    /// Texts that hit a limit of the matcher count as not matching.
-    #[must_use]
-    pub fn matches(&self, text: &[u8]) -> bool {
-        let mut matcher = self.matcher();
-        matcher.accept_bytes(text).is_ok() && matcher.may_end()
-    }
-
     /// Derives one sentence by walking the rules. `choose(n)` picks one of `n` ways (values from
     /// `n` on are reduced). From `soft_bytes` of output on, every rule takes its shortest known
     /// way out; `None` if the sentence would still exceed `hard_bytes`.
