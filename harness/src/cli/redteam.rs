@@ -99,9 +99,8 @@ struct Failed {
 }
 
 pub(crate) fn run(args: RedteamArgs, children: &Children) -> Result<Exit, CliError> {
-    args.target.check()?;
     let inputs = [&args.model, &args.cartridge, &args.suite, &args.baseline];
-    super::not_an_input("--out", &args.target.out, inputs.into_iter().flatten())?;
+    args.target.check(inputs.into_iter().flatten())?;
     let suite = match &args.suite {
         Some(path) => RedteamSuite::load(path),
         None => RedteamSuite::embedded(),

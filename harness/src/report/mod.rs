@@ -340,11 +340,11 @@ mod tests {
         gates[2].verdict = Verdict::Unknown;
         let opinion = serde_json::json!({"positions": 24, "top1": 0.75, "mean_kl": 1.5e-5});
         gates[2].metrics.insert("second_opinion".into(), opinion);
-        let p0 = decide(&gates);
+        let p0 = decide(&gates, false, false);
         assert_eq!(p0.decision, Decision::Unknown);
         assert!(p0.reason.contains("second opinion on gate 2") && p0.reason.contains("75 % of 24"), "{}", p0.reason);
         gates[2].verdict = Verdict::Pass;
-        assert!(!decide(&gates).reason.contains("second"));
+        assert!(!decide(&gates, false, false).reason.contains("second"));
     }
 
     fn gate(id: &str, verdict: Verdict) -> GateReport {
@@ -371,7 +371,7 @@ mod tests {
         assert_eq!(decide(&gates).decision, Decision::Go);
         gates[2].verdict = Verdict::Unknown;
         assert_eq!(decide(&gates).decision, Decision::Unknown);
-        assert!(decide(&gates).reason.contains("gate 2 could not be measured"));
+        assert!(decide(&gates, false, false).reason.contains("gate 2 could not be measured"));
         gates[3].verdict = Verdict::Fail;
         assert_eq!(decide(&gates).decision, Decision::NoGo);
         assert_eq!(decide(&gates[..1]).decision, Decision::Unknown);
