@@ -70,9 +70,7 @@ pub fn run_gate(gate: GateId, inputs: &GateInputs, progress: Box<dyn FnMut(&str)
             GateError::Interrupted => return Err(e),
             GateError::Engine(bitnet_rs::Error::ContextMemory { .. }) => (Severity::Unmeasured, "not-enough-memory"),
             // A text of this gate is longer than the model's context: a property of the model, and no fault of it.
-            GateError::Engine(bitnet_rs::Error::PositionPastTraining { .. }) => {
-                (Severity::Unmeasured, "short-context")
-            }
+            GateError::Engine(bitnet_rs::Error::PositionPastTraining { .. }) => (Severity::Unmeasured, "short-context"),
             GateError::Unmeasurable { code, .. } => (Severity::Unmeasured, *code),
             _ => (Severity::Failure, "error"),
         };
