@@ -196,13 +196,7 @@ fn micros(started: ThreadTime) -> f64 {
 }
 
 /// Writes an instance token by token; `false`: the engine gave up, or a mask lacked the token.
-fn write(
-    model: &Model,
-    trie: &TokenTrie,
-    schema: &Schema,
-    text: &str,
-    times: &mut Clocks,
-) -> Result<bool, BenchError> {
+fn write(model: &Model, trie: &TokenTrie, schema: &Schema, text: &str, times: &mut Clocks) -> Result<bool, BenchError> {
     let Ok(mut matcher) = schema.matcher(trie) else { return Ok(false) };
     for token in model.tokenize(text, Special::Content)? {
         let token = u32::try_from(token.get()).unwrap_or(u32::MAX);

@@ -153,7 +153,9 @@ struct CartridgeArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  harness bench grammar --tools gates/grammars/home.toml --outputs 20\n  harness bench grammar --model m.gguf --schemas json-schemas")]
+#[command(
+    after_help = "Examples:\n  harness bench grammar --tools gates/grammars/home.toml --outputs 20\n  harness bench grammar --model m.gguf --schemas json-schemas"
+)]
 struct GrammarArgs {
     #[command(flatten)]
     on: On,

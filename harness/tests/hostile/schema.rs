@@ -107,24 +107,17 @@ fn keywords() -> Vec<Attempt> {
         refused("format as a number", json!({"type": "string", "format": 7}), "format"),
         accepted("multipleOf", json!({"type": "integer", "multipleOf": 7})),
         refused("multipleOf 0", json!({"type": "integer", "multipleOf": 0}), "multipleOf"),
-        accepted("several multipleOf", json!({"type": "integer", "allOf": [{"multipleOf": 9973}, {"multipleOf": 9967}]})),
+        accepted(
+            "several multipleOf",
+            json!({"type": "integer", "allOf": [{"multipleOf": 9973}, {"multipleOf": 9967}]}),
+        ),
         accepted("unknown keyword", json!({"type": "string", "minlength": 7})),
     ]
     .into_iter()
     .chain(
-        [
-            "(",
-            "[",
-            "a{2",
-            "*",
-            "\\",
-            "\\1",
-            "[z-a]",
-            "(((a{1000}){1000}){1000}){1000}",
-            "[[:alpha:]]",
-        ]
-        .into_iter()
-        .map(|p| refused(&format!("pattern {p}"), json!({"type": "string", "pattern": p}), "pattern")),
+        ["(", "[", "a{2", "*", "\\", "\\1", "[z-a]", "(((a{1000}){1000}){1000}){1000}", "[[:alpha:]]"]
+            .into_iter()
+            .map(|p| refused(&format!("pattern {p}"), json!({"type": "string", "pattern": p}), "pattern")),
     )
     .chain(
         ["(?=a)", "(?<n>a)", "a{99999}", "\\p{Greek}", "^(a+)+$", "(.*a){20}", "(.*)\\1", "(?!.*(.).*\\1)^.*$"]
@@ -176,7 +169,8 @@ fn references() -> Vec<Attempt> {
         .chain([("d40".to_owned(), json!({"type": "null"}))])
         .collect();
     let one_of = any_of.iter().map(|(key, schema)| {
-        let alternatives = schema.get("anyOf").map(|list| json!({"oneOf": [list[0], {"$ref": list[1]["$ref"], "title": "x"}]}));
+        let alternatives =
+            schema.get("anyOf").map(|list| json!({"oneOf": [list[0], {"$ref": list[1]["$ref"], "title": "x"}]}));
         (key.clone(), alternatives.unwrap_or_else(|| schema.clone()))
     });
     let one_of: serde_json::Map<String, Value> = one_of.collect();

@@ -202,6 +202,9 @@ impl TokenMatcher for SchemaMatcher {
 
 impl fmt::Debug for SchemaMatcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SchemaMatcher").field("state", &self.state).field("schema", &self.schema).finish_non_exhaustive()
+        f.debug_struct("SchemaMatcher")
+            .field("state", &self.state)
+            .field("schema", &self.schema)
+            .finish_non_exhaustive()
     }
 }

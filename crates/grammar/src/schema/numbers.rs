@@ -78,7 +78,8 @@ impl NumberRange {
         let mut exact = true;
         if !self.multiples.is_empty() {
             // Each by itself is small; together they would have as many states as their product.
-            let together = common_multiple(&self.multiples).and_then(|(digits, exponent)| multiple(digits, exponent, form));
+            let together =
+                common_multiple(&self.multiples).and_then(|(digits, exponent)| multiple(digits, exponent, form));
             exact = together.is_some();
             parts.extend(together.or_else(|| {
                 let (digits, exponent) = self.multiples[0].as_divisor()?;
@@ -414,7 +415,11 @@ mod tests {
             assert_eq!(matcher.is_match(&i.to_string()), i % 6 == 0, "{i} of 0.4 and 6");
         }
         let primes = vec![d("99991"), d("99989")];
-        assert!(!NumberRange { kinds: kind::INTEGER, multiples: primes, ..NumberRange::default() }.language(NumberForm::Any).1);
+        assert!(
+            !NumberRange { kinds: kind::INTEGER, multiples: primes, ..NumberRange::default() }
+                .language(NumberForm::Any)
+                .1
+        );
         let range = NumberRange { kinds: kind::NUMBER, multiples: vec![d("4294967295")], ..NumberRange::default() };
         assert!(!range.language(NumberForm::Any).1);
     }

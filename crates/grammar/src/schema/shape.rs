@@ -19,8 +19,8 @@ use super::formats::Format;
 use super::json::Json;
 use super::judge::Judge;
 use super::limits::SchemaLimits;
-use super::options::Mode;
 use super::numbers::{NumberForm, NumberRange};
+use super::options::Mode;
 use super::pattern::{Pattern, anything, matcher_of};
 use super::read::{Bound, Keywords, Meaning, NodeId, Table, kind};
 
@@ -1209,7 +1209,13 @@ impl<'t> Shaper<'t> {
         if names.len() > self.limits.max_named_properties {
             let most = nodes.iter().max_by_key(|(_, k)| k.properties.len()).map_or(0, |(id, _)| *id);
             let (n, max) = (names.len() as u64, self.limits.max_named_properties as u64);
-            return Err(SchemaError::too_large(self.table.pointer(most), "properties", "properties of one object", n, max));
+            return Err(SchemaError::too_large(
+                self.table.pointer(most),
+                "properties",
+                "properties of one object",
+                n,
+                max,
+            ));
         }
         let mut fields = Vec::new();
         let declared_none = names.is_empty() && !nodes.iter().any(|(_, k)| k.declares);

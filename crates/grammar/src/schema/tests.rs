@@ -406,7 +406,10 @@ fn any_order_of_keys_matches_in_open_mode() {
                 let fields: Vec<String> = keys.iter().map(|i| format!("\"k{i}\":{i}")).collect();
                 let text = format!("{{{}}}", fields.join(","));
                 assert!(schema.matches(&text), "{text}");
-                let lacking = format!("{{{}}}", fields.iter().filter(|f| !f.starts_with("\"k0\"")).cloned().collect::<Vec<_>>().join(","));
+                let lacking = format!(
+                    "{{{}}}",
+                    fields.iter().filter(|f| !f.starts_with("\"k0\"")).cloned().collect::<Vec<_>>().join(",")
+                );
                 assert!(!schema.matches(&lacking), "{lacking}");
                 let twice = format!("{{{},{}}}", fields.join(","), fields[0]);
                 assert!(!schema.matches(&twice), "{twice}");
@@ -447,7 +450,13 @@ fn combinators() {
         &[],
         &[],
     );
-    check(&json!({ "not": { "type": ["object", "array", "number"] } }), &["null", "\"x\""], &["{}", "1", "[]"], &[], &[]);
+    check(
+        &json!({ "not": { "type": ["object", "array", "number"] } }),
+        &["null", "\"x\""],
+        &["{}", "1", "[]"],
+        &[],
+        &[],
+    );
     check(
         &json!({
             "type": "object", "properties": { "a": { "type": "boolean" }, "b": { "type": "null" } }, "additionalProperties": false,
@@ -659,8 +668,7 @@ fn forbidden_texts_stay_out() {
 
 #[test]
 fn malformed_and_contradictory_schemas_name_keyword_and_place() {
-    let inside =
-        |schema: Value| json!({ "type": "object", "properties": { "a/b": schema }, "required": ["a/b"] });
+    let inside = |schema: Value| json!({ "type": "object", "properties": { "a/b": schema }, "required": ["a/b"] });
     for (schema, keyword) in [
         (json!({ "type": "text" }), "type"),
         (json!({ "type": ["string", 7] }), "type"),
@@ -701,8 +709,8 @@ fn malformed_and_contradictory_schemas_name_keyword_and_place() {
 #[test]
 fn masks_are_exact_and_repeat() {
     let words: &[&[u8]] = &[
-        b"{", b"}", b"\"", b"{\"", b"a", b"\":", b"1", b"12", b"\"a\":", b",", b",\"", b"b\":", b"null", b"true}", b"tr",
-        b"ue", b"\xc3", b"\xa9", b"\\", b"n", b"]", b"[", b" ", b".5", b"-",
+        b"{", b"}", b"\"", b"{\"", b"a", b"\":", b"1", b"12", b"\"a\":", b",", b",\"", b"b\":", b"null", b"true}",
+        b"tr", b"ue", b"\xc3", b"\xa9", b"\\", b"n", b"]", b"[", b" ", b".5", b"-",
     ];
     let roles = words.iter().map(|word| TokenRole::Text(word)).chain([TokenRole::Excluded, TokenRole::End]);
     let trie = TokenTrie::build(roles).unwrap();
@@ -800,7 +808,9 @@ fn value_schema() -> impl Strategy<Value = Value> {
                     schema
                 }
             ),
-            inner.clone().prop_map(|schema| json!({ "type": "object", "additionalProperties": schema, "maxProperties": 2 })),
+            inner
+                .clone()
+                .prop_map(|schema| json!({ "type": "object", "additionalProperties": schema, "maxProperties": 2 })),
             inner.clone().prop_map(|schema| json!({ "type": ["string", "boolean", "null"], "not": schema })),
             prop::collection::vec(inner.clone(), 1..4).prop_map(|branches| json!({ "anyOf": branches })),
             prop::collection::vec(inner, 1..4).prop_map(|branches| json!({ "oneOf": branches })),

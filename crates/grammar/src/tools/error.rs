@@ -59,7 +59,9 @@ pub enum RegistryError {
         max: usize,
     },
     /// A name that is not a tool's.
-    #[error("tool registry at '{pointer}': '{name}' is not a tool's name; use 1 to 128 of a-z, A-Z, 0-9, '_', '-' and '.'")]
+    #[error(
+        "tool registry at '{pointer}': '{name}' is not a tool's name; use 1 to 128 of a-z, A-Z, 0-9, '_', '-' and '.'"
+    )]
     BadName {
         /// Where.
         pointer: String,

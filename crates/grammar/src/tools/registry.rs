@@ -55,16 +55,8 @@ const LISTS: [&str; 2] = ["tools", "functions"];
 /// What stands beside a list and says nothing of what can be called.
 const BESIDE_LIST: [&str; 5] = ["title", "jsonrpc", "id", "_meta", "$schema"];
 /// What a tool says of itself that has no part in a call.
-const ABOUT_TOOL: [&str; 8] = [
-    "title",
-    "strict",
-    "annotations",
-    "icons",
-    "_meta",
-    "execution",
-    "cache_control",
-    "$comment",
-];
+const ABOUT_TOOL: [&str; 8] =
+    ["title", "strict", "annotations", "icons", "_meta", "execution", "cache_control", "$comment"];
 /// Names of the arguments' schema: OpenAI's, MCP's, Anthropic's.
 const PARAMETERS: [&str; 3] = ["parameters", "inputSchema", "input_schema"];
 
@@ -277,7 +269,11 @@ fn check_beside(json: &Json, place: &str, known: &[&str], remarks: &mut Vec<Rema
         match (key.as_str(), value) {
             ("nextCursor", Json::Null) => {}
             ("nextCursor", _) => {
-                remarks.push(Remark::new(key, place, "the list goes on elsewhere; only the tools given here can be called"));
+                remarks.push(Remark::new(
+                    key,
+                    place,
+                    "the list goes on elsewhere; only the tools given here can be called",
+                ));
             }
             _ => return Err(bad(&push_pointer(place, key), "is not known beside a list of tools; remove it")),
         }
@@ -298,7 +294,10 @@ fn read_tool(
         // Anthropic's; OpenAI's kind of this name takes free text and has no schema.
         Some(Json::String(kind)) if kind == "custom" && entry.get("input_schema").is_some() => {}
         Some(Json::String(kind)) => {
-            let problem = format!("'{}' is a kind of tool that is not called with JSON", kind.chars().take(60).collect::<String>());
+            let problem = format!(
+                "'{}' is a kind of tool that is not called with JSON",
+                kind.chars().take(60).collect::<String>()
+            );
             return Err(bad(&push_pointer(place, "type"), problem));
         }
         Some(_) => return Err(bad(&push_pointer(place, "type"), "must be a string")),

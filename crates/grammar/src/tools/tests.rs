@@ -75,7 +75,8 @@ fn calls_are_told_from_other_text() {
 #[test]
 fn every_framework_s_list_is_read() {
     let add = json!({ "type": "object", "properties": { "a": { "type": "integer" } }, "required": ["a"] });
-    let function = |name: &str, parameters: &Value| json!({ "name": name, "description": "d", "parameters": parameters });
+    let function =
+        |name: &str, parameters: &Value| json!({ "name": name, "description": "d", "parameters": parameters });
     let lists = [
         // A bare list, and the older keyword of OpenAI's requests.
         json!([function("add", &add), { "name": "now" }]),
@@ -210,7 +211,10 @@ fn definitions_stay_with_their_tool() {
                 let v = |at: usize| if i == at { 3 - value } else { value };
                 let text = format!(
                     r#"{{"tool":"{tool}","arguments":{{"w":{},"x":{},"y":[{}],"z":{}}}}}"#,
-                    v(0), v(1), v(2), v(3)
+                    v(0),
+                    v(1),
+                    v(2),
+                    v(3)
                 );
                 assert_eq!(registry.parse_call(&text).is_ok(), i >= 4, "{text}");
                 assert_eq!(registry.schema().matches(&text), i >= 4, "{text}");
@@ -221,7 +225,8 @@ fn definitions_stay_with_their_tool() {
 
 #[test]
 fn numbers_that_a_reader_would_change_are_no_arguments() {
-    let list = json!([{ "name": "a", "parameters": { "type": "object", "properties": { "n": { "type": "integer" } } } }]);
+    let list =
+        json!([{ "name": "a", "parameters": { "type": "object", "properties": { "n": { "type": "integer" } } } }]);
     let registry = ToolRegistry::from_json(&list.to_string(), &SchemaOptions::default().mode(Mode::Open)).unwrap();
     let call = |n: &str| registry.parse_call(&format!(r#"{{"tool":"a","arguments":{{"n":{n}}}}}"#));
     assert_eq!(call("18446744073709551615").unwrap().arguments["n"], u64::MAX);

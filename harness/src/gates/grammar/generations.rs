@@ -112,9 +112,8 @@ impl Plan {
     /// Generations in all.
     pub fn generations(&self, subjects: &[Subject]) -> u64 {
         let from_model = self.per_temperature * self.temperatures.len();
-        let of = |s: &Subject| {
-            self.adversarial(s) * Adversary::ALL.len() + if s.tools.is_empty() { 0 } else { from_model }
-        };
+        let of =
+            |s: &Subject| self.adversarial(s) * Adversary::ALL.len() + if s.tools.is_empty() { 0 } else { from_model };
         subjects.iter().map(of).sum::<usize>() as u64
     }
 
@@ -443,7 +442,9 @@ fn adversarial(
                 known.restart(&sampling)?;
                 known
             }
-            empty => empty.insert(TokenSelector::new(model, &sampling, registry.language.as_ref(), Some(trie.clone()))?),
+            empty => {
+                empty.insert(TokenSelector::new(model, &sampling, registry.language.as_ref(), Some(trie.clone()))?)
+            }
         };
         let job = Job { subject, registry, source: Source::Adversary(kind), seed, sampling };
         let (mut output, mut error, mut cut) = (Output::new(), None, false);
@@ -523,8 +524,7 @@ fn prompt_tokens(
     subject: &Subject,
     prompt: &str,
 ) -> Result<Vec<TokenId>, GateError> {
-    let tools: Vec<String> =
-        subject.tools.iter().map(|t| format!("- {}: {}", t.name, t.description)).collect();
+    let tools: Vec<String> = subject.tools.iter().map(|t| format!("- {}: {}", t.name, t.description)).collect();
     let system = format!("Tools:\n{}", tools.join("\n"));
     match template {
         None => Ok(model.tokenize(&format!("{system}\n\n{prompt}\n"), Special::Content)?),

@@ -149,7 +149,10 @@ mod tests {
 
     #[test]
     fn a_key_that_comes_twice_is_not_read() {
-        assert_eq!(strict(r#"{"a":[1,-2.5,null,true,"x"],"b":{}}"#).unwrap(), json!({"a":[1,-2.5,null,true,"x"],"b":{}}));
+        assert_eq!(
+            strict(r#"{"a":[1,-2.5,null,true,"x"],"b":{}}"#).unwrap(),
+            json!({"a":[1,-2.5,null,true,"x"],"b":{}})
+        );
         for text in [r#"{"a":1,"a":1}"#, r#"[{"b":{"a":1,"a":2}}]"#, "", "1 2", "{"] {
             assert!(strict(text).is_err(), "{text}");
         }
