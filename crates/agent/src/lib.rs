@@ -64,6 +64,8 @@ pub mod vocabulary;
 
 pub(crate) mod assess;
 pub(crate) mod capability;
+pub(crate) mod command_params;
+pub(crate) mod fault;
 pub(crate) mod grounding;
 pub(crate) mod lexicon;
 pub(crate) mod memory_write;
@@ -71,6 +73,7 @@ pub(crate) mod names;
 pub(crate) mod numeral;
 pub(crate) mod quantity;
 pub(crate) mod reading;
+pub(crate) mod recent_command;
 pub(crate) mod rules;
 pub(crate) mod sentence;
 pub(crate) mod spans;

@@ -64,7 +64,7 @@ impl Reading {
 
     /// [`Reading::of`] with a planted fault.
     pub(crate) fn with_fault(input: &GuardedInput, names: &Names<'_>, fault: ReaderFault) -> Self {
-        let Ok(words) = words() else {
+        let Ok(words) = Words::shared() else {
             // The embedded lists are tested; a reader without them understands nothing.
             return Reading { flags: vec![InputFlag::NotUnderstood], ..Reading::default() };
         };
@@ -73,12 +73,6 @@ impl Reading {
             _ => read(input, names, words, fault),
         }
     }
-}
-
-/// The embedded lists.
-pub(crate) fn words() -> Result<&'static Words, super::words::WordsError> {
-    static WORDS: std::sync::OnceLock<Result<Words, super::words::WordsError>> = std::sync::OnceLock::new();
-    WORDS.get_or_init(Words::embedded).as_ref().map_err(Clone::clone)
 }
 
 fn read(input: &GuardedInput, names: &Names<'_>, words: &Words, fault: ReaderFault) -> Reading {
