@@ -2,13 +2,14 @@
 //! The pipeline, execution, replay and the exhaustive hostile search all go through here.
 
 use super::candidate::Candidate;
-use super::command::{NormalizedCommand, RecentCommand, normalize};
+use super::command::{NormalizedCommand, normalize};
 use super::freshness::{Freshness, StateSource, classify};
 use super::gate_engine::{Evaluation, ExecutionFacts, GateSet, GatedCommand, Question, Subject, gated};
 use super::names::Names;
 use super::plan::Planner;
 use super::policy::Policy;
 use super::reading::Reading;
+use super::recent_command::RecentCommand;
 use super::registry::Registry;
 
 /// What is known of devices' states.

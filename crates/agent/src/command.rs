@@ -4,15 +4,16 @@
 use serde::Serialize;
 
 use super::candidate::Candidate;
+use super::fault::Fault;
 use super::grounding;
 use super::names::Names;
 use super::reading::Reading;
+use super::recent_command::RecentCommand;
 use super::registry::Device;
 use super::time_of_day::TimeOfDay;
 use super::vocabulary::{Action, DeviceType, Gate, Intent, Mode, Risk, Room};
 
-pub use super::params::CommandParams;
-pub(crate) use super::params::{Fault, RecentCommand};
+pub use super::command_params::CommandParams;
 
 /// Schema version of a normalized command.
 pub const COMMAND_SCHEMA: &str = "command.v1";

@@ -4,8 +4,10 @@
 //! the one command that the input is, and a candidate that differs from it in anything is refused.
 
 use super::candidate::Candidate;
-use super::command::{CommandParams, Fault, RecentCommand};
+use super::command_params::CommandParams;
+use super::fault::Fault;
 use super::reading::Reading;
+use super::recent_command::RecentCommand;
 use super::registry::{Device, Registry};
 use super::sentence::Amount;
 use super::vocabulary::{Gate, Mode, Room};

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::assess::{Bench, StateKnowledge, judge};
 use super::candidate::{Candidate, CandidateParams};
 use super::clock::Clock;
-use super::command::{NormalizedCommand, RecentCommand};
+use super::command::NormalizedCommand;
 use super::freshness::{Freshness, StateSource};
 use super::gate_engine::{Evaluation, GateSet, MemoryWriteFacts, Question, Subject, evaluate};
 use super::governor::OutputLimits;
@@ -21,6 +21,7 @@ use super::names::{NameOrigin, Names};
 use super::plan::{ExecutionPlan, Planner};
 use super::policy::Policy;
 use super::reading::Reading;
+use super::recent_command::RecentCommand;
 use super::registry::Registry;
 use super::rules;
 use super::source::{

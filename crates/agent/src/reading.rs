@@ -14,7 +14,7 @@ use super::sentence::{Command, Grammar, Item, Parse};
 use super::spans::{Token, TokenKind, tokens};
 use super::time_of_day::TimeOfDay;
 use super::vocabulary::Room;
-use super::words::{FillerKind, Words, words};
+use super::words::{FillerKind, Words};
 
 /// What the self-check of gate 5 takes away from the reader. Nothing, otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,7 +64,7 @@ impl Reading {
 
     /// [`Reading::of`] with a planted fault.
     pub(crate) fn with_fault(input: &GuardedInput, names: &Names<'_>, fault: ReaderFault) -> Self {
-        let Ok(words) = words() else {
+        let Ok(words) = Words::shared() else {
             // The embedded lists are tested; a reader without them understands nothing.
             return Reading { flags: vec![InputFlag::NotUnderstood], ..Reading::default() };
         };

@@ -4,8 +4,8 @@
 //! grounding.
 
 use super::candidate::{Candidate, CandidateParams, RELATIVE};
-use super::command::RecentCommand;
 use super::reading::Reading;
+use super::recent_command::RecentCommand;
 use super::registry::Registry;
 use super::sentence::{Amount, Target};
 use super::vocabulary::{Action, DeviceType, Intent};

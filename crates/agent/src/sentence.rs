@@ -3,10 +3,10 @@
 
 use std::sync::OnceLock;
 
-use super::command::RecentCommand;
 use super::lexicon::{Entry, Word, entries_at};
 use super::names::Names;
 use super::quantity::{Quantity, Unit, quantity_at};
+use super::recent_command::RecentCommand;
 use super::registry::{Device, Registry};
 use super::spans::{Token, TokenKind};
 use super::time_of_day::{TimeOfDay, leading_time};

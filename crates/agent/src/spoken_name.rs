@@ -8,14 +8,14 @@ use super::quantity::quantity_at;
 use super::spans::{Token, TokenKind, tokens};
 use super::text::folded;
 use super::time_of_day::leading_time;
-use super::words::words;
+use super::words::Words;
 
 /// Why a name would take the place of something that commands say; `None` for a name that names.
 pub(crate) fn carries_command(name: &str) -> Option<String> {
     let text = folded(name);
     let chars: Vec<char> = text.chars().collect();
     let tokens = tokens(&text);
-    let Ok(words) = words() else { return Some("cannot be checked".to_owned()) };
+    let Ok(words) = Words::shared() else { return Some("cannot be checked".to_owned()) };
     if !tokens.iter().any(|t| t.kind.is_letters()) {
         return Some("has no letter".to_owned());
     }
@@ -90,7 +90,7 @@ pub(crate) fn carries_meaning(name: &str) -> Option<String> {
         return Some(reason);
     }
     let tokens = tokens(&folded(name));
-    let Ok(words) = words() else { return Some("cannot be checked".to_owned()) };
+    let Ok(words) = Words::shared() else { return Some("cannot be checked".to_owned()) };
     if tokens.len() < 2 && tokens.iter().all(|t| t.text.chars().count() < 2) {
         return Some("is one letter".to_owned());
     }

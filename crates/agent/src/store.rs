@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, TransactionBehavior, params};
 use serde::Serialize;
 
-use super::command::RecentCommand;
+use super::recent_command::RecentCommand;
 use super::vocabulary::Action;
 
 /// `PRAGMA user_version` of the schema.

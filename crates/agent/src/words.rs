@@ -147,6 +147,15 @@ impl Words {
         Self::parse(FILLERS, CAUTIONS)
     }
 
+    /// The embedded lists, read once.
+    ///
+    /// # Errors
+    /// As [`Words::embedded`].
+    pub(crate) fn shared() -> Result<&'static Self, WordsError> {
+        static WORDS: std::sync::OnceLock<Result<Words, WordsError>> = std::sync::OnceLock::new();
+        WORDS.get_or_init(Self::embedded).as_ref().map_err(Clone::clone)
+    }
+
     fn parse(fillers: &str, cautions: &str) -> Result<Self, WordsError> {
         let form = |list, problem: String| WordsError::Form { list, problem };
         let file: FillerFile = toml::from_str(fillers).map_err(|e| form("fillers", e.to_string()))?;
@@ -268,12 +277,6 @@ impl Words {
         }
         None
     }
-}
-
-/// The embedded lists.
-pub(crate) fn words() -> Result<&'static Words, WordsError> {
-    static WORDS: std::sync::OnceLock<Result<Words, WordsError>> = std::sync::OnceLock::new();
-    WORDS.get_or_init(Words::embedded).as_ref().map_err(Clone::clone)
 }
 
 #[cfg(test)]

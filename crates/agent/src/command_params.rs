@@ -1,9 +1,9 @@
-//! What commands are made of and measured against: parameters, faults, and what was commanded before.
+//! The parameters of a command, in their checked types.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::time_of_day::TimeOfDay;
-use super::vocabulary::{Action, Gate, Mode};
+use super::vocabulary::Mode;
 
 /// Parameters in their checked types.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -20,19 +20,6 @@ pub struct CommandParams {
     /// The command is meant for after this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) time_after: Option<TimeOfDay>,
-}
-
-/// A fact that speaks against a command, with the gate that rejects on it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Fault {
-    pub(crate) gate: Gate,
-    pub(crate) reason: String,
-}
-
-impl Fault {
-    pub(crate) fn new(gate: Gate, reason: impl Into<String>) -> Self {
-        Fault { gate, reason: reason.into() }
-    }
 }
 
 impl CommandParams {
@@ -59,12 +46,4 @@ impl CommandParams {
     pub fn time_after(&self) -> Option<TimeOfDay> {
         self.time_after
     }
-}
-
-/// An earlier command that a relative one may refer to: only ids and words, from the store.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct RecentCommand {
-    pub(crate) trace_id: String,
-    pub(crate) device_id: String,
-    pub(crate) action: Action,
 }
