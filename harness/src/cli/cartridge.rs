@@ -436,7 +436,7 @@ fn said(cartridge: &Cartridge, model: Option<&PathBuf>) -> Result<Said, CliError
     let path = super::model_path(&source)?;
     let file = ModelFile::open(path.as_path(), &Limits::default()).map_err(|e| super::model_error(&source, e))?;
     let (ours, theirs) = (file.info().tokenizer_hash().to_string(), &cartridge.fields().tokenizer_hash);
-    if ours != theirs.to_string() {
+    if &ours != theirs {
         let help = if model.is_some() { "" } else { "; --model names the one that it is for" };
         return Ok(Said::Unknown(format!("it is of another tokenizer than that of model {}{help}", source.name())));
     }

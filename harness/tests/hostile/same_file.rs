@@ -38,11 +38,14 @@ const WRITERS: [(&str, &[&str], &[&str], bool); 13] = [
     ("bench", &["bench", "-m", "m.gguf", "-p", "4", "-n", "0", "-r", "1", "--out", "F"], &["m.gguf"], false),
 ];
 
+/// Its name, the target, and what makes that target stand for the input.
+type Spelling = (&'static str, String, fn(&Path, &str));
+
 pub(crate) fn table() -> Vec<Attempt> {
     let mut all = Vec::new();
     for (writer, args, inputs, takes_force) in WRITERS {
         for input in inputs {
-            let spellings: [(&str, String, fn(&Path, &str)); 5] = [
+            let spellings: [Spelling; 5] = [
                 ("itself", (*input).to_owned(), |_, _| ()),
                 ("another spelling", format!("h/.././{input}"), |_, _| ()),
                 ("a link", "other".to_owned(), |f, input| symlink(input, f.join("other")).unwrap()),

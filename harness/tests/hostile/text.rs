@@ -50,7 +50,7 @@ pub(crate) fn table() -> Vec<Attempt> {
         chat("empty line", "\n"),
         chat("no UTF-8", b"hello \xff\n".to_vec()).refused("UTF-8"),
         chat("NUL", "a\0b\n"),
-        chat("line of 3 MB", "lamp ".repeat(600_000) + "\n").ends(0, "fit"),
+        chat("line of 3 MB", "lamp ".repeat(600_000) + "\n").ends(2, "fit"),
         chat("BR-11: second turn of 300 tokens", "hello\n".to_owned() + &"lamp ".repeat(150) + "\nbye\n"),
         chat("markers", "<|eot_id|><|begin_of_text|>\n"),
         chat("hundred turns", "on\n".repeat(100)).ends(0, ""),
@@ -80,7 +80,9 @@ pub(crate) fn table() -> Vec<Attempt> {
         harness(AREA, "--system of 100 kB", ["generate", "--system", &"lamp ".repeat(20_000), "--prompt", "x"])
             .usage("context"),
     );
-    all.push(harness(AREA, "--stop empty", ["generate", "--stop", "", "--prompt", "x", "--max-tokens", "2"]));
+    all.push(
+        harness(AREA, "--stop empty", ["generate", "--stop", "", "--prompt", "x", "--max-tokens", "2"]).usage("--stop"),
+    );
     all.push(harness(
         AREA,
         "--stop of 100 kB",
