@@ -371,7 +371,7 @@ mod tests {
         assert_eq!(decide(&gates).decision, Decision::Go);
         gates[2].verdict = Verdict::Unknown;
         assert_eq!(decide(&gates).decision, Decision::Unknown);
-        assert!(decide(&gates, false, false).reason.contains("gate 2 could not be measured"));
+        assert!(decide(&gates).reason.contains("gate 2 could not be measured"));
         gates[3].verdict = Verdict::Fail;
         assert_eq!(decide(&gates).decision, Decision::NoGo);
         assert_eq!(decide(&gates[..1]).decision, Decision::Unknown);

@@ -730,7 +730,9 @@ fn masks_are_exact_and_repeat() {
                 assert_eq!(mask, second.mask().unwrap());
                 for token in 0..=end {
                     let mut fresh = one.matcher(&trie).unwrap();
-                    taken.iter().for_each(|&t| drop(fresh.accept(t).unwrap()));
+                    taken.iter().for_each(|&t| {
+                        fresh.accept(t).unwrap();
+                    });
                     assert_eq!(fresh.accept(token).is_ok(), mask.allows(token), "{token} behind {taken:?}");
                 }
                 let all: Vec<u32> = mask.iter().collect();
