@@ -7,7 +7,6 @@ use super::{KvTensor, ValueLayout};
 
 /// Order of a stored tensor's elements, slowest index first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::enum_variant_names, reason = "the terms of the trade")]
 pub enum Order {
     /// `[head][cell][channel]`.
     HeadMajor,

@@ -284,7 +284,7 @@ pub(super) fn engine_error(e: GenerateError) -> CliError {
 pub(super) fn session_error(e: SessionError) -> CliError {
     match e {
         SessionError::Generate(e) => engine_error(e),
-        SessionError::NothingRendered { .. } => CliError::Refused(e.to_string()),
+        SessionError::NothingRendered { .. } => CliError::Usage(format!("the prompt is empty: {e}")),
         other => CliError::Failed(other.to_string()),
     }
 }
