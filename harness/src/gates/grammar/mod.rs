@@ -115,7 +115,12 @@ fn loosened(registry: &ToolRegistry, options: &SchemaOptions) -> Result<Language
             "additionalProperties": false,
         })
     });
-    let schema = json!({ "anyOf": calls.collect::<Vec<_>>() });
+    // References of a tool's parameters lead to the root of the whole.
+    let mut definitions = serde_json::Map::new();
+    for tool in registry.tools() {
+        definitions.extend(tool.parameters.get("$defs").and_then(Value::as_object).cloned().unwrap_or_default());
+    }
+    let schema = json!({ "anyOf": calls.collect::<Vec<_>>(), "$defs": definitions });
     Ok(Schema::parse(&schema.to_string(), options).map_err(|e| GateError::Other(e.to_string()))?.into())
 }
 
