@@ -39,7 +39,7 @@ fn draw(rng: &mut ChaCha8Rng) -> SynthSpec {
     loop {
         let n_embd = pick(rng, &[128, 256, 256, 384, 512]);
         let head_dim = pick(rng, &[2, 4, 8, 16, 24, 32, 48, 64, 96, 128]);
-        if n_embd % head_dim != 0 {
+        if !n_embd.is_multiple_of(head_dim) {
             continue;
         }
         let n_head: u32 = n_embd / head_dim;

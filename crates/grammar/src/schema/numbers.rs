@@ -172,7 +172,7 @@ fn magnitude(lower: Option<&Bound>, upper: Option<&Bound>) -> Option<RegexAst> {
     }
     if let Some(lower) = lower
         && !lower.value.is_negative()
-        && !(lower.value.is_zero() && !lower.exclusive)
+        && (!lower.value.is_zero() || lower.exclusive)
     {
         parts.push(at_least(lower));
     }

@@ -1511,7 +1511,7 @@ fn key(parts: &[RegexAst]) -> RegexAst {
 }
 
 /// Takes out what can never be finished.
-fn prune(shapes: &mut Vec<Shape>) {
+fn prune(shapes: &mut [Shape]) {
     let mut alive = vec![false; shapes.len()];
     loop {
         let mut changed = false;

@@ -84,11 +84,11 @@ pub enum RegistryError {
         /// Where its schema is.
         pointer: String,
         /// Why.
-        source: SchemaError,
+        source: Box<SchemaError>,
     },
     /// All tools together are beyond a limit.
     #[error("tool registry: all tools together: {0}")]
-    Together(SchemaError),
+    Together(Box<SchemaError>),
 }
 
 /// Why a text is not a call of one of the tools.

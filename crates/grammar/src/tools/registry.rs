@@ -124,7 +124,7 @@ impl ToolRegistry {
             schemas.push((tool.name.clone(), parameters));
             tools.push(tool);
         }
-        let schema = Schema::of_calls(&schemas, options).map_err(RegistryError::Together)?;
+        let schema = Schema::of_calls(&schemas, options).map_err(|e| RegistryError::Together(Box::new(e)))?;
         remarks.extend(schema.remarks().iter().cloned());
         Ok(Self { title, tools, schema, remarks })
     }
@@ -363,7 +363,7 @@ fn read_tool(
     let refused = |source: SchemaError| RegistryError::Parameters {
         tool: name.clone(),
         pointer: push_pointer(place, key),
-        source,
+        source: Box::new(source),
     };
     Schema::of_arguments(&parameters, options).map_err(refused)?;
     let value = parameters.to_value();

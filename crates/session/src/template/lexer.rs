@@ -231,10 +231,8 @@ impl<'s> Lexer<'s> {
                     "(" => open.push(')'),
                     "[" => open.push(']'),
                     "{" => open.push('}'),
-                    ")" | "]" | "}" => {
-                        if open.pop() != op.chars().next() {
-                            return self.fail(self.at, format!("unexpected {op:?}"));
-                        }
+                    ")" | "]" | "}" if open.pop() != op.chars().next() => {
+                        return self.fail(self.at, format!("unexpected {op:?}"));
                     }
                     _ => {}
                 }
