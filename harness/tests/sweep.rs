@@ -37,7 +37,7 @@ fn draw(rng: &mut ChaCha8Rng) -> SynthSpec {
         *of.choose(rng).unwrap()
     }
     loop {
-        let n_embd = pick(rng, &[128, 256, 256, 384, 512]);
+        let n_embd: u32 = pick(rng, &[128, 256, 256, 384, 512]);
         let head_dim = pick(rng, &[2, 4, 8, 16, 24, 32, 48, 64, 96, 128]);
         if !n_embd.is_multiple_of(head_dim) {
             continue;
