@@ -113,7 +113,8 @@ fn origin_follows_the_text_through_every_operation() {
         assert_eq!(found, expected, "{template}");
     }
     let odd = rendering("{{ messages[0].role }}", vec![Message::new("user<|eot|>", "x")]).run().unwrap();
-    assert_eq!(odd.from_messages, [0.."user<|eot|>".len()]);
+    assert_eq!(odd.from_messages.len(), 1);
+    assert_eq!(odd.from_messages[0], 0.."user<|eot|>".len());
 }
 
 #[test]
