@@ -102,8 +102,12 @@ fn answer(scheduler: &Scheduler, request: Request) -> Heard {
 
 /// The answer of a [`Session`], alone in a fresh context.
 fn alone(text: &str, params: GeneratorParams) -> session::Said {
+    with_context(&context(), text, params)
+}
+
+fn with_context(context: &ContextParams, text: &str, params: GeneratorParams) -> session::Said {
     let mut session = Session::open(&model(), SessionParams {
-        context: context(),
+        context: context.clone(),
         template: None,
         sandbox: TemplateSandbox::InProcess,
         known: StampStore::none(),
@@ -137,19 +141,23 @@ fn all_free(scheduler: &Scheduler) {
 
 #[test]
 fn streams_beside_each_other_say_what_each_says_alone() {
-    for padding in [Padding::Off, Padding::Three, Padding::Two, Padding::Any] {
-        let scheduler = start(SchedulerParams { padding, prefill_budget: 7, ..params() });
+    let paddings = [Padding::Off, Padding::Three, Padding::Two, Padding::Any];
+    for (padding, flash_attn) in paddings.into_iter().flat_map(|p| [(p, false), (p, true)]) {
+        let context = ContextParams { flash_attn, ..context() };
+        let scheduler = start(SchedulerParams { padding, prefill_budget: 7, context: context.clone(), ..params() });
+        let mut largest = 0f64;
         let streams: Vec<_> = PROMPTS.iter().map(|p| submit(&scheduler, request(p, 24))).collect();
         for ((_ticket, events), prompt) in streams.into_iter().zip(PROMPTS) {
-            let (heard, said) = (hear(events), said(prompt, 24));
+            let heard = hear(events);
+            let said = with_context(&context, prompt, GeneratorParams { max_tokens: 24, ..Default::default() });
             same_tokens(&heard, &said);
             assert_eq!(heard.usage.completion_tokens, said.tokens.len());
-            // What batching changes: float sums in another order. The bound is the largest difference that was seen
-            // on this model, 2e-4, with a margin.
             for (batched, (_, alone)) in heard.logprobs[&0].iter().zip(&said.tokens) {
-                assert!((batched - alone).abs() < 2e-3, "{prompt}: {batched} and {alone}");
+                largest = largest.max((batched - alone).abs());
             }
         }
+        println!("{padding:?}, flash attention {flash_attn}: {largest}");
+        assert!(largest < if flash_attn { 2e-3 } else { 2e-2 }, "{padding:?} {flash_attn}: {largest}");
         all_free(&scheduler);
     }
 }
@@ -213,7 +221,7 @@ fn whoever_leaves_frees_the_sequence_in_the_queue_in_the_prompt_and_in_the_answe
     assert_eq!(scheduler.stats().kept, 0);
 
     // In the prompt: beside nobody it is decoded in pieces as large as a micro-batch, so it is stopped before its first.
-    let long = request(&"word ".repeat(350), 5);
+    let long = request(&"word ".repeat(150), 5);
     let (sink, go, events) = held();
     let third = scheduler.submit(long, sink).unwrap();
     assert!(matches!(events.recv().unwrap(), StreamEvent::Begun { .. }));
@@ -466,7 +474,7 @@ fn a_long_prompt_goes_in_beside_answers_in_pieces_of_the_budget() {
     events.recv().unwrap();
     go.send(()).unwrap();
     events.recv().unwrap();
-    let (_second, long) = submit(&scheduler, request(&"word ".repeat(300), 4));
+    let (_second, long) = submit(&scheduler, request(&"word ".repeat(150), 4));
     drop(go);
     assert_eq!(hear(long).failed, None);
     drop(events);

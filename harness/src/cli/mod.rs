@@ -13,6 +13,7 @@ mod model;
 mod output;
 mod profile;
 mod progress;
+mod serve;
 
 use clap::{Parser, Subcommand};
 
@@ -49,6 +50,8 @@ enum Command {
     Generate(generate::GenerateArgs),
     /// Talk to the model.
     Chat(generate::ChatArgs),
+    /// Answer programs that speak the OpenAI protocol.
+    Serve(Box<serve::ServeArgs>),
     /// Make and inspect models.
     Model(model::ModelArgs),
     /// Tokens per second, cartridges against prefill, grammars against decoding.
@@ -86,7 +89,7 @@ pub fn main(children: std::io::Result<Children>) -> Exit {
         }
     };
     let filter = tracing_subscriber::EnvFilter::try_from_env("BITNET_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,bitnet.engine=error"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,bitnet.engine=error,harness.access=info"));
     // A second initialisation only happens inside tests, where the first one serves.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -121,6 +124,7 @@ pub fn main(children: std::io::Result<Children>) -> Exit {
         Command::Agent(args) => agent::run(args, &children),
         Command::Generate(args) => generate::run(args, &children),
         Command::Chat(args) => generate::chat(args, &children),
+        Command::Serve(args) => serve::run(*args, &children),
         Command::Model(args) => model::run(args, &children),
         Command::Bench(args) => bench::run(*args),
         Command::Doctor(args) => doctor::run(args),

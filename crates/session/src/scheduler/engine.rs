@@ -42,7 +42,6 @@ struct Mounting {
 /// A request on its way.
 struct Running {
     job: Job,
-    base: Pos,
     /// Tokens of the prompt in the cache.
     prefilled: usize,
     usage: Usage,
@@ -318,7 +317,7 @@ impl Engine {
             self.clear();
         }
         match self.place(&job, wanted) {
-            Ok(Some((slots, base, reused))) => {
+            Ok(Some((slots, reused))) => {
                 let cartridge = &job.request.cartridge;
                 let usage = Usage {
                     cartridge_tokens: cartridge.as_ref().map_or(0, |c| c.cartridge.fields().n_tokens as usize),
@@ -334,7 +333,7 @@ impl Engine {
                     (s.busy, s.owner, s.used) = (true, job.request.owner, self.clock);
                     s.cartridge.clone_from(&job.request.cartridge);
                 }
-                Admission::Begun(Running { job, base, prefilled: reused, usage, outputs, failed: None })
+                Admission::Begun(Running { job, prefilled: reused, usage, outputs, failed: None })
             }
             Ok(None) => {
                 if self.running.is_empty() {
@@ -356,10 +355,9 @@ impl Engine {
         }
     }
 
-    /// Sequences for a request: the first holds the cartridge and what is shared. Returns them with the position behind
-    /// the cartridge and how much of the prompt is there already.
-    #[allow(clippy::type_complexity, reason = "the one caller takes it apart at once")]
-    fn place(&mut self, job: &Job, wanted: usize) -> Result<Option<(Vec<usize>, Pos, usize)>, Failure> {
+    /// Sequences for a request: the first holds the cartridge and what is shared. Returns them with how much of the prompt
+    /// is there already.
+    fn place(&mut self, job: &Job, wanted: usize) -> Result<Option<(Vec<usize>, usize)>, Failure> {
         let request = &job.request;
         let cartridge = request.cartridge.as_ref();
         let mounted = match cartridge {
@@ -378,12 +376,10 @@ impl Engine {
         let engine = |e: Error| Failure::Engine(e.to_string());
         let base = match (mounted, cartridge) {
             (Some(m), _) => self.context.next_pos(self.mountings[m].seq).map_err(engine)?,
-            (None, Some(_)) => self.context.next_pos(self.slots[0].seq).map_err(engine)?,
-            (None, None) => Pos::ZERO,
+            // Mounted into the one sequence, or nothing is mounted.
+            (None, _) if self.deterministic => return Ok(Some((vec![0], 0))),
+            (None, _) => Pos::ZERO,
         };
-        if self.deterministic {
-            return Ok(Some((vec![0], base, 0)));
-        }
         let source = self.best_beginning(job);
         let shared = source.map_or(0, |(_, n)| n);
         let source = source.map(|(slot, _)| slot);
@@ -440,7 +436,7 @@ impl Engine {
                 (None, None) => {}
             }
         }
-        Ok(Some((slots, base, shared)))
+        Ok(Some((slots, shared)))
     }
 
     /// The sequence of the same owner and cartridge whose beginning the prompt shares, and how many tokens. At least one
