@@ -912,7 +912,7 @@ fn files() {
     assert!(model.file().read_tensor_part(tensor, u64::MAX, &mut part).is_err());
 
     let refused = |path: &std::path::Path| GgufFile::open(path, &Limits::default()).unwrap_err();
-    refused!(refused(dir.path()), GgufError::NotRegularFile { .. }, "directory");
+    refused!(refused(dir.path()), GgufError::NotRegularFile { .. }, "folder");
     refused!(refused(&dir.path().join("absent")), GgufError::Io { .. }, "absent");
     #[cfg(target_os = "linux")]
     refused!(refused("/dev/zero".as_ref()), GgufError::NotRegularFile { .. }, "device");

@@ -31,7 +31,7 @@ pub use generator::{Ending, Event, Generator, GeneratorParams, Validation};
 pub use mount::{Mount, MountError, Mounted, capture, known_lock, lock_of};
 pub use selector::{Selected, TokenSelector};
 pub use session::{Answer, Conversation, Said, Session, SessionError, SessionParams};
-pub use template::{ChatTemplate, Message, Shortened};
+pub use template::{ChatTemplate, Message};
 pub use template_process::TemplateSandbox;
 
 /// Texts up to this length are simply tokenized.

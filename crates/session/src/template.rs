@@ -117,66 +117,6 @@ impl ChatTemplate {
     }
 }
 
-/// A conversation whose last message was shortened.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shortened {
-    /// Its tokens, with every marker of the template.
-    pub tokens: Vec<TokenId>,
-    /// Characters of the last message that were left out.
-    pub cut: usize,
-}
-
-impl ChatTemplate {
-    /// As [`ChatTemplate::tokens`], with the last message cut at its end until there are at most `max_tokens`: what is
-    /// cut is content, and the markers that close a turn stay. Cutting the token ids themselves would leave a turn open.
-    ///
-    /// # Errors
-    /// As [`ChatTemplate::tokens`]; [`GenerateError::Template`] where the template alone takes more.
-    pub fn tokens_within(
-        &self,
-        model: &Model,
-        messages: &[Message],
-        add_generation_prompt: bool,
-        max_tokens: usize,
-    ) -> Result<Shortened, GenerateError> {
-        let ends: Vec<usize> = match messages.last() {
-            Some(last) => last.content.char_indices().map(|(at, _)| at).chain([last.content.len()]).collect(),
-            None => vec![0],
-        };
-        let with = |kept: usize| {
-            let mut shorter = messages.to_vec();
-            if let Some(last) = shorter.last_mut() {
-                last.content.truncate(ends[kept]);
-            }
-            self.tokens(model, &shorter, add_generation_prompt)
-        };
-        let whole = ends.len() - 1;
-        let tokens = with(whole)?;
-        if tokens.len() <= max_tokens {
-            return Ok(Shortened { tokens, cut: 0 });
-        }
-        // More text is not always more tokens, but a cut that fits is found by halving all the same.
-        let (mut fits, mut too_long) = (None, whole);
-        let mut low = 0;
-        while low < too_long {
-            let middle = low + (too_long - low) / 2;
-            let tokens = with(middle)?;
-            if tokens.len() <= max_tokens {
-                low = middle + 1;
-                fits = Some((tokens, middle));
-            } else {
-                too_long = middle;
-            }
-        }
-        match fits {
-            Some((tokens, kept)) => Ok(Shortened { tokens, cut: whole - kept }),
-            None => Err(GenerateError::Template(format!(
-                "it takes more than {max_tokens} tokens without any of the last message's text"
-            ))),
-        }
-    }
-}
-
 /// A template that parses.
 ///
 /// # Errors

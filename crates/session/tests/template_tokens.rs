@@ -80,24 +80,6 @@ fn content_around_a_marker_is_one_text() {
     assert_eq!(found, model.tokenize(&whole, Special::Markup).unwrap());
 }
 
-/// A limit cuts what the message says and never the markers that close its turn.
-#[test]
-fn a_shortened_conversation_keeps_its_markers() {
-    let model = model();
-    let template = ChatTemplate::of_model(&model, &TemplateSandbox::InProcess).unwrap();
-    let messages = [Message::new("system", "Devices: lamp in the kitchen, blinds in the hall, a fan. ".repeat(4))];
-    let whole = template.tokens(&model, &messages, false).unwrap();
-    let frame = template.tokens(&model, &[Message::new("system", "")], false).unwrap();
-    for max in frame.len()..=whole.len() {
-        let shorter = template.tokens_within(&model, &messages, false, max).unwrap();
-        assert!(shorter.tokens.len() <= max);
-        assert_eq!(control(&model, &shorter.tokens), control(&model, &whole), "{max}");
-        assert_eq!(shorter.tokens.last(), whole.last(), "{max}");
-        assert_eq!(shorter.cut == 0, shorter.tokens == whole, "{max}");
-    }
-    assert!(template.tokens_within(&model, &messages, false, frame.len() - 1).is_err());
-}
-
 fn fragment() -> impl Strategy<Value = String> {
     let parts = [
         "<|",

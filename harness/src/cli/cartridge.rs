@@ -355,18 +355,9 @@ fn create(args: CreateArgs, children: &Children) -> Result<Exit, CliError> {
             if args.system {
                 let template = ChatTemplate::of_model(model, &TemplateSandbox::Child(children.clone()))
                     .map_err(super::generate::engine_error)?;
-                let shortened = template
-                    .tokens_within(
-                        model,
-                        &[Message::new("system", text.trim_end())],
-                        false,
-                        args.max_tokens.unwrap_or(usize::MAX),
-                    )
-                    .map_err(super::generate::engine_error)?;
-                if shortened.cut > 0 {
-                    output::note(format_args!("note: --max-tokens left out the last {} characters", shortened.cut));
-                }
-                shortened.tokens
+                template
+                    .tokens(model, &[Message::new("system", text.trim_end())], false)
+                    .map_err(super::generate::engine_error)?
             } else {
                 model.tokenize(&text, Special::ContentWithBos).map_err(failed)?
             }
