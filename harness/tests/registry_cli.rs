@@ -177,7 +177,8 @@ fn a_version_from_creation_to_rollback_and_answers_behind_it() {
     let gates = house.at("real.json");
     let (code, _, err) =
         house.run(&["gates", "--quick", "--only", "3a", "--threads", "1", "--format", "json", "--out", &gates]);
-    assert_eq!(code, 0, "{err}");
+    // One gate does not decide P0, which is UNKNOWN then; the gate itself is PASS, as the promotion below finds.
+    assert_eq!(code, 3, "{err}");
     let alice = house.at("alice");
     let ship = |file: &str| {
         let pushed = house.json(&[
