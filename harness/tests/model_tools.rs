@@ -155,6 +155,10 @@ fn quantized_embeddings_keep_the_perplexity() {
     let (code, _, err) = run(&["model", "quantize", "--embedding", "q6_k", "--out", q8]);
     assert!(code == 2 && err.contains("--force"), "{err}");
     let (code, _, err) = run(&["model", "quantize", "--model", q8, "--embedding", "q8_0", "--out", q8, "--force"]);
+    assert!(code == 2 && err.contains("is also an input"), "{err}");
+    let again = folder.path().join("again.gguf");
+    let again = again.to_str().unwrap();
+    let (code, _, err) = run(&["model", "quantize", "--model", q8, "--embedding", "q8_0", "--out", again]);
     assert!(code == 2 && err.contains("already"), "{err}");
     assert_eq!(tensors(&path)[0].1, "q8_0");
 

@@ -159,6 +159,10 @@ impl Chat {
             match self.answer(text) {
                 Ok(outcome) => return self.answered(outcome),
                 Err(e) if is_full(&e) && self.forget_oldest()? => {}
+                // The line has a text; a template that makes nothing of it is refused.
+                Err(e @ SessionError::NothingRendered { .. }) => {
+                    return self.answered(Err(CliError::Refused(e.to_string())));
+                }
                 Err(e) => return self.answered(Err(session_error(e))),
             }
         }
