@@ -368,6 +368,10 @@ mod tests {
         check("turn the lights off in the living room", "lounge_ceiling_light", Action::TurnOff);
         check("I'm in the kitchen, turn on the light", "kitchen_spots", Action::TurnOn);
         check("front door lock, please lock it", "main_door_lock", Action::Lock);
+        check("living room curtain closed please", "lounge_curtain", Action::Close);
+        for told in ["the living room curtain closed", "the front door open", "my living room blinds closed."] {
+            assert!(read(told).command.is_none(), "{told}");
+        }
         for (text, device, action, amount) in [
             ("set the kitchen light to 40%", "kitchen_spots", Action::SetBrightness, Amount::Brightness(40)),
             ("dim the kitchen light to 15 percent", "kitchen_spots", Action::SetBrightness, Amount::Brightness(15)),

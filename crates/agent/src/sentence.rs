@@ -403,6 +403,11 @@ fn shape(items: &[Item], registry: &Registry) -> Option<Command> {
     }
     noun_phrases(&flat, registry, &mut core)?;
     let core = place(core, registry)?;
+    // 'curtain closed' is how people order in a hurry; 'the curtain closed' tells what happened.
+    let article = flat.iter().any(|item| **item == Item::Entry(Entry::Word(Word::Det)));
+    if article && matches!(core.as_slice(), [Part::Thing(_), Part::Word(Word::Open | Word::Close | Word::Closed), ..]) {
+        return None;
+    }
     let mut command = meaning(&core, softened)?;
     command.time_after = time;
     // One device of the type or room: the same command, however it is said.
