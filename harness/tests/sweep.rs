@@ -191,14 +191,24 @@ fn gates_of(n: u64) -> &'static str {
     }
 }
 
+/// Every verdict on a model that nobody thought of is PASS, or UNKNOWN with its reason: two tests, for two cores.
 #[test]
-fn every_verdict_on_a_model_that_nobody_thought_of_is_pass_or_unknown_with_its_reason() {
+fn every_even_model_passes_or_says_what_is_unknown() {
+    every_second_model(0);
+}
+
+#[test]
+fn every_odd_model_passes_or_says_what_is_unknown() {
+    every_second_model(1);
+}
+
+fn every_second_model(first: u64) {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("m.gguf");
     let (mut wrong, mut verdicts) = (Vec::new(), std::collections::BTreeMap::<String, u32>::new());
     let (mut caught, mut elsewhere) = (0, 0);
     let seed = std::env::var("SWEEP_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(SEED);
-    for n in 0..models() {
+    for n in (first..models()).step_by(2) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed << 32 | n);
         let spec = draw(&mut rng);
         write_synth_file(&spec, n, &model, true, &mut |_| (), &AtomicBool::new(false)).unwrap();
@@ -216,9 +226,9 @@ fn every_verdict_on_a_model_that_nobody_thought_of_is_pass_or_unknown_with_its_r
             elsewhere += u32::from(fault["not_applicable"] == true);
         }
     }
-    println!("{} models: {verdicts:?}; {caught} faults caught, {elsewhere} without a place", models());
+    println!("half of {} models: {verdicts:?}; {caught} faults caught, {elsewhere} without a place", models());
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(caught > 10 * models() as u32);
+    assert!(caught > 10 * (models() / 2) as u32);
 }
 
 /// Takes an hour and tens of gigabytes for the large ones: `make sweep` says which (`SWEEP_PRESETS`, comma separated).

@@ -88,10 +88,11 @@ impl FaultError {
 }
 
 /// A RoPE base that is surely not the given one, and far enough from it that every rotated pair but the first turns
-/// visibly faster or slower. Never below 1, where frequencies would rise with the pair.
+/// visibly faster or slower. Never below 1, where frequencies would rise with the pair, and never above 10,000 for a
+/// large one: with few pairs, those of 10^9 and of a fiftieth of it both stand still over a short text.
 pub fn other_rope_base(base: f32) -> f32 {
     const APART: f32 = 50.0;
-    if base >= 1000.0 { base / APART } else { base * APART }
+    if base >= 1000.0 { (base / APART).min(10_000.0) } else { base * APART }
 }
 
 /// A pre-tokenizer that splits otherwise than the given one: the engine knows some rules under several names
