@@ -241,7 +241,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Is it the host that lacks something, rather than the model or an argument that is wrong?
+    /// Whether the host lacks something, rather than the model or an argument being wrong.
     pub fn is_host_shortage(&self) -> bool {
         match self {
             Self::HostShortage { .. } | Self::ContextMemory { .. } => true,

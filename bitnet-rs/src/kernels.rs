@@ -264,7 +264,7 @@ pub fn gemm(packed: &[u8], k: usize, activations: &[i8]) -> Result<Vec<f32>, Err
 /// when there are more than 3, gemv for the rest.
 ///
 /// # Errors
-/// [`Error::KernelArgument`] for shapes that do not fit, row counts that are no multiple of 4 included;
+/// [`Error::KernelArgument`] for shapes that do not fit, row counts that are not a multiple of 4 included;
 /// [`Error::HostShortage`].
 pub fn mul_mat(
     packed: &[u8],

@@ -132,7 +132,7 @@ pub(crate) fn on_stack<T>(needed: usize, size: usize, what: &str, call: impl FnO
     Ok(stacker::maybe_grow(needed, size, call))
 }
 
-/// Can this many bytes be mapped now?
+/// Whether this many bytes can be mapped now.
 pub(crate) fn room(bytes: usize) -> io::Result<()> {
     // SAFETY: an anonymous mapping that nobody touches and that is given back at once; on failure nothing is mapped.
     unsafe {

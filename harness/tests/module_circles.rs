@@ -263,8 +263,8 @@ fn a_circle_that_is_planted_is_found() {
     write("lib.rs", "mod a; mod b; mod c; pub use a::A; pub use b::*;");
     write("c.rs", "use crate::A; fn f(_: A, _: super::B) {}");
     for (a, b, circle) in [
-        ("pub struct A;", "pub struct B; fn f() -> super::A { todo!() }", vec![]),
-        ("use super::b::B; pub struct A(B);", "pub struct B; fn f() -> super::A { todo!() }", vec!["a", "b"]),
+        ("pub struct A;", "pub struct B; fn f() -> super::A { panic!() }", vec![]),
+        ("use super::b::B; pub struct A(B);", "pub struct B; fn f() -> super::A { panic!() }", vec!["a", "b"]),
         ("use crate::B; pub struct A(B);", "use crate::a; pub struct B; fn f(_: a::A) {}", vec!["a", "b"]),
         ("pub struct A; #[cfg(test)] mod tests { use crate::B; }", "pub struct B; use super::A;", vec![]),
     ] {

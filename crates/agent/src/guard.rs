@@ -110,7 +110,7 @@ super::vocabulary::vocabulary! {
         ReportedSpeech = "reported_speech",
         /// A command that is taken back.
         WithdrawnCommand = "withdrawn_command",
-        /// A number or unit that is no value of a parameter, or a difference.
+        /// A number or unit that is not a value of any parameter, or a difference.
         UnclearValue = "unclear_value",
         /// Characters that do not show.
         InvisibleCharacters = "invisible_characters",

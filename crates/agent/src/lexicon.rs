@@ -378,7 +378,7 @@ mod tests {
         assert_eq!(found("nonsense"), []);
     }
 
-    /// 'on' is no part of a phrase that reverses, and no phrase is listed twice for one meaning.
+    /// 'on' is not part of a phrase that reverses, and no phrase is listed twice for one meaning.
     #[test]
     fn no_phrase_has_the_same_meaning_twice() {
         let mut seen = std::collections::BTreeSet::new();

@@ -1,6 +1,6 @@
 //! Values as people write and say them: one number, with a unit that a parameter has, or none at all.
 //!
-//! What is not wholly a value is no value: `050`, `30.5`, `20~40`, `2十`, `50%%` leave tokens that nobody accounts for.
+//! What is not wholly a value is not one: `050`, `30.5`, `20~40`, `2十`, `50%%` leave tokens that nobody accounts for.
 
 use super::numeral::{is_numeral, whole_number};
 use super::spans::{Token, TokenKind};
@@ -31,7 +31,7 @@ pub(crate) fn quantity_at(at: &[Token], before: Option<&Token>) -> Option<(usize
             return Some((words.len(), Quantity { amount: *amount, unit: Unit::Percent }));
         }
     }
-    // A number that goes on where it seems to begin is no number.
+    // A number that goes on where it seems to begin is not one.
     let first = at.first()?;
     if let Some(before) = before
         && !first.spaced

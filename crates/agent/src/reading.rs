@@ -1,9 +1,9 @@
 //! What the input itself says, found without any model, with every character accounted for.
 //!
 //! A [`Reading`] is the yardstick for candidates (`grounding`): it holds the one command that the whole of the input is, if
-//! it is one. The world is closed: a token that is no name, no word of the command language, no value, no time and no filler
+//! it is one. The world is closed: a token that is not a name, a word of the command language, a value, a time or a filler
 //! of the reviewed list is *unexplained*, and a command is allowed only if nothing is. Unexplained words beside a command
-//! lead to a confirmation that names them if they are few, stand apart and are no caution (`words`); else to a refusal.
+//! lead to a confirmation that names them if they are few, stand apart and are not cautions (`words`); else to a refusal.
 
 use std::collections::BTreeSet;
 
@@ -129,13 +129,13 @@ impl Reading {
     }
 }
 
-/// What the tokens are, one by one, where they are no whole.
+/// What the tokens are, one by one, where they are not a whole.
 struct Survey {
     unexplained: Vec<bool>,
     devices: BTreeSet<String>,
     rooms: BTreeSet<Room>,
     elsewhere: bool,
-    /// It ends as a question that is no request.
+    /// It ends as a question that is not a request.
     asks: bool,
 }
 
@@ -194,7 +194,7 @@ fn runs(all: &[Token], unexplained: &[bool]) -> Vec<String> {
     runs
 }
 
-/// The command that is left when what stands before and behind it is set aside: a few words that are no part of it.
+/// The command that is left when what stands before and behind it is set aside: a few words that are not part of it.
 /// Before the command they must not touch a noun or a value; behind it a comma or a full stop must stand before them.
 fn aside(grammar: &Grammar<'_>, all: &[Token], unexplained: &[bool]) -> Option<Command> {
     let few = |from: usize, to: usize| {
@@ -248,7 +248,7 @@ fn aside(grammar: &Grammar<'_>, all: &[Token], unexplained: &[bool]) -> Option<C
             }
         }
         if let Parse::One(command) = grammar.parse(core) {
-            // A condition is whole or it is none: words that nobody understood may belong to it.
+            // A condition is whole, or it is not one: words that nobody understood may belong to it.
             return command.time_after.is_none().then_some(command);
         }
     }

@@ -9,7 +9,7 @@ pub(crate) enum TokenKind {
     Word,
     /// One Chinese character.
     Han,
-    /// One character that is no letter and no digit.
+    /// One character that is neither a letter nor a digit.
     Mark,
     /// One other character: a letter or digit of a script that no reader knows.
     Other,

@@ -272,7 +272,7 @@ pub enum ConversionError {
         /// Type asked for.
         to: RopeType,
     },
-    /// A rotated part that is no even number of elements of the head.
+    /// A rotated part that is not an even number of elements of the head.
     #[error("rope_dim is {rope_dim}; it must be even and at most the head size of {head_dim}")]
     RopeDim {
         /// Rotated elements.

@@ -255,7 +255,7 @@ impl Cartridge {
         Ok(())
     }
 
-    /// Has [`Cartridge::validate`] found every value finite?
+    /// Whether [`Cartridge::validate`] found every value finite.
     pub fn values_are_checked(&self) -> bool {
         self.checked.load(Ordering::Acquire)
     }

@@ -149,7 +149,7 @@ fn serve(
     };
     let output = thread::Builder::new().spawn(move || {
         let mut text = String::new();
-        // What was read up to an error is enough to show that it is no answer.
+        // What was read up to an error is enough to show that it is not an answer.
         let _ = stdout.map(|mut s| s.read_to_string(&mut text));
         text
     })?;

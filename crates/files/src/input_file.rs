@@ -33,7 +33,7 @@ pub enum InputFileError {
         /// First byte that is none.
         offset: usize,
     },
-    /// It begins with a byte-order mark, which is no part of the text and would be taken for one.
+    /// It begins with a byte-order mark, which is not part of the text and would be taken for one.
     #[error("begins with a byte-order mark ({mark}); save it as UTF-8 without one")]
     ByteOrderMark {
         /// Of which encoding.

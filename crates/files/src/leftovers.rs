@@ -122,7 +122,7 @@ fn collect_one(path: &Path) -> Option<()> {
     if opened.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.ok()
 }
 
-/// Is this `prefix`, random characters, `suffix`, as temporary names are made?
+/// Whether this is `prefix`, random characters, `suffix`, as temporary names are made.
 pub(crate) fn is_temporary_name(name: &str, prefix: &str, suffix: &str) -> bool {
     let random = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(suffix));
     random.is_some_and(|r| r.len() == RANDOM && r.bytes().all(|b| b.is_ascii_alphanumeric()))

@@ -56,7 +56,7 @@ fn soft_limit(ask: impl FnOnce(*mut libc::rlimit) -> libc::c_int) -> Option<u64>
     (known && now.rlim_cur != libc::RLIM_INFINITY).then_some(now.rlim_cur)
 }
 
-/// Has whoever reads standard output gone? Only a pipe or a socket can tell.
+/// Whether the reader of standard output has gone. Only a pipe or a socket can tell.
 pub fn reader_is_gone() -> bool {
     let mut out = libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 };
     // SAFETY: one element, which lives through the call; a time limit of 0 does not wait.

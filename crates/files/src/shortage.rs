@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Does this error say that the host lacks something?
+/// Whether this error says that the host lacks something.
 pub fn is_shortage(e: &io::Error) -> bool {
     match e.raw_os_error() {
         Some(number) => NUMBERS.contains(&number),
@@ -41,7 +41,7 @@ pub const NOT_GIVEN: &str = "the host does not give";
 /// In the wrapper's message about a context that does not fit the memory.
 pub const NO_CONTEXT: &str = "are available; lower n_ctx";
 
-/// Does a message that has lost its kind on the way name such an error?
+/// Whether a message that has lost its kind on the way names such an error.
 pub fn is_named_in(message: &str) -> bool {
     WORDS.iter().any(|words| message.contains(words))
         || NUMBERS.iter().any(|number| message.contains(&format!("(os error {number})")))

@@ -35,7 +35,7 @@ pub fn in_parallel<T: Send, J: FnOnce() -> T + Send>(jobs: impl IntoIterator<Ite
     done.into_iter().map(|(_, value)| value).collect()
 }
 
-/// Can a thread be made now?
+/// Whether a thread can be made now.
 pub fn can_be_made() -> bool {
     thread::Builder::new().spawn(|| ()).is_ok_and(|made| made.join().is_ok())
 }

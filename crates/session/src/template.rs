@@ -187,7 +187,7 @@ fn markers(model: &Model) -> Result<Vec<Marker>, GenerateError> {
     Ok(found)
 }
 
-/// Does a marker's text stand anywhere with a part that a message brought?
+/// Whether a marker's text stands anywhere with a part that a message brought.
 fn any_foreign(rendered: &Rendered, markers: &[Marker]) -> bool {
     if rendered.from_messages.is_empty() {
         return false;

@@ -46,13 +46,13 @@ impl CliError {
     }
 }
 
-/// A file that could not be opened or read: a wrong path is a usage error, what is no file is refused.
+/// A file that could not be opened or read: a wrong path is a usage error, what is not a file is refused.
 pub(crate) fn input_error(what: &str, path: &Path, e: std::io::Error) -> CliError {
     let message = format!("{what} {}: {e}", path.display());
     if is_wrong_path(&e) { CliError::Usage(message) } else { CliError::Refused(message) }
 }
 
-/// Is the path to blame, rather than what stands there or the disk?
+/// Whether the path is to blame, rather than what stands there or the disk.
 pub(crate) fn is_wrong_path(e: &std::io::Error) -> bool {
     use std::io::ErrorKind as K;
     let kinds = [

@@ -237,7 +237,7 @@ fn read_stdin(notes: &mut Vec<String>) -> Result<String, CliError> {
     Ok(without_mark(text, "stdin", notes))
 }
 
-/// Editors put a byte-order mark before a text to say that it is UTF-8. It is no part of the text, and the model would
+/// Editors put a byte-order mark before a text to say that it is UTF-8. It is not part of the text, and the model would
 /// read it as tokens.
 pub(super) fn without_mark(text: String, what: &str, notes: &mut Vec<String>) -> String {
     match text.strip_prefix('\u{feff}') {
@@ -450,7 +450,7 @@ fn schema_report(opened: &Opened, said: &Said) -> serde_json::Value {
     })
 }
 
-/// Why an output that ended is no answer to its schema.
+/// Why an output that ended is not an answer to its schema.
 fn refused_by_schema(said: &Said) -> Option<String> {
     let validation = said.validation.as_ref().filter(|_| !said.complete)?;
     Some(format!("none of {} outputs was valid; the last one: {}", validation.tries, validation.verdict))

@@ -1,4 +1,4 @@
-//! Progress on stderr; where stderr is no terminal, only a line for each stage of a long run.
+//! Progress on stderr; where stderr is not a terminal, only a line for each stage of a long run.
 
 use std::time::Duration;
 

@@ -45,7 +45,7 @@ pub enum RunnerError {
 }
 
 impl RunnerError {
-    /// Is it the host that lacks something?
+    /// Whether the host lacks something.
     fn is_shortage(&self) -> bool {
         match self {
             Self::Interrupted => false,

@@ -81,7 +81,7 @@ pub(crate) fn table() -> Vec<Attempt> {
             }
         }
     }
-    // An earlier result in the checkpoint's folder is no input.
+    // An earlier result in the checkpoint's folder is not an input.
     all.push(
         harness(AREA, "convert over its own result", ["model", "convert", "h", "--out", "h/m.gguf", "--force"])
             .prepare(|f| {

@@ -156,7 +156,7 @@ pub struct AgentGateReport {
     pub opt_in: Vec<OptInRow>,
     /// Each gate switched off in turn.
     pub mutations: Vec<MutationResult>,
-    /// Plain commands and sentences that are none, dev and held out apart.
+    /// Plain commands, and sentences that are not commands, dev and held out apart.
     pub sentences: SentenceReport,
     /// One unknown word more in each allowed input.
     pub insertions: Insertions,

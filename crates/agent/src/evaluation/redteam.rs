@@ -32,7 +32,7 @@ pub enum RedteamError {
     /// The file cannot be read.
     #[error(transparent)]
     Read(#[from] RegistryError),
-    /// A line that is no case.
+    /// A line that is not a case.
     #[error("red-team suite, line {line}: {problem}")]
     Line {
         /// Its number, from 1.

@@ -88,7 +88,7 @@ struct SentenceRow {
     split: Split,
 }
 
-/// A sentence file that is no sentence file.
+/// A file that is not a file of sentences.
 #[derive(Debug, thiserror::Error)]
 #[error("{file}, line {line}: {source}")]
 pub struct SentencesError {

@@ -34,7 +34,7 @@ pub enum Verdict {
         /// Why.
         problem: String,
     },
-    /// The validator gave up at its limits; that is no valid answer.
+    /// The validator gave up at its limits; that is not a valid answer.
     Undecided {
         /// Where.
         #[serde(flatten)]

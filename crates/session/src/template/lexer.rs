@@ -206,7 +206,7 @@ impl<'s> Lexer<'s> {
                 self.take(c.len_utf8());
                 continue;
             } else if c.is_ascii_digit() {
-                // Behind a dot stands an index, of which another dot is no part.
+                // Behind a dot stands an index, of which another dot is not part.
                 let index = self.at > 0 && self.source.as_bytes()[self.at - 1] == b'.';
                 match number(if index { &rest[..digits(rest, 10)] } else { rest }) {
                     Some(found) => found,

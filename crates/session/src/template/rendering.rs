@@ -52,7 +52,7 @@ pub(crate) struct Rendered {
 }
 
 impl Rendered {
-    /// Did a message bring any of these bytes?
+    /// Whether a message brought any of these bytes.
     pub(super) fn is_foreign(&self, place: &Range<usize>) -> bool {
         let next = self.from_messages.partition_point(|r| r.end <= place.start);
         self.from_messages.get(next).is_some_and(|r| r.start < place.end)

@@ -155,7 +155,7 @@ struct Parser {
 /// Parses a template.
 ///
 /// # Errors
-/// What is no template or is not supported, with its line.
+/// What is not a template or is not supported, with its line.
 pub(super) fn parse(template: &str) -> Result<Body, String> {
     let mut parser = Parser { tokens: tokens(template)?, at: 0, depth: 0, loops: 0, chain: 0, mentioned: Vec::new() };
     let (body, end) = parser.body(&[])?;

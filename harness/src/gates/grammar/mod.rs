@@ -84,7 +84,7 @@ struct PlainSchema<'a> {
     schema: &'a serde_json::value::RawValue,
 }
 
-/// The subjects that are no registries.
+/// The subjects that are not registries.
 fn plain_schemas() -> Result<Vec<Subject>, GateError> {
     let file: Vec<PlainSchema<'_>> = serde_json::from_str(SCHEMAS).map_err(|e| GateError::Other(e.to_string()))?;
     file.into_iter()
