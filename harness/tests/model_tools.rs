@@ -48,6 +48,15 @@ fn a_model_without_pre_tokenizer_is_reported_and_refused_when_strict() {
         assert_eq!((code, out.as_str()), (4, ""), "{command:?}");
         assert!(err.contains("tokenizer.ggml.pre is missing") && err.contains("llama-bpe"), "{err}");
     }
+    // `quantize --pre` names it in a copy that has every tensor as it was.
+    let named = folder.path().join("named.gguf");
+    let copy = named.to_str().unwrap();
+    let (code, _, err) = run(&["model", "quantize", "--model", model, "--pre", "llama-bpe", "--out", copy]);
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(tensors(&path), tensors(&named));
+    let (code, out, _) = run(&["model", "inspect", "--strict", copy, "--format", "json"]);
+    let inspection: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &inspection["tokenizer"]["pre"]), (0, &"llama-bpe".into()));
 }
 
 #[test]

@@ -462,7 +462,7 @@ impl Agent {
         run.output.source = Some(report);
         let candidate = match (candidate, &rule) {
             (Some(candidate), Some(rule)) if model && self.options.repair => {
-                let repaired = repair(&candidate, rule);
+                let repaired = repair(&candidate, rule, &self.registry);
                 if repaired != candidate {
                     run.output.repaired = true;
                     run.step("rule_repair", "fallback", format!("{} -> {}", candidate.to_json(), repaired.to_json()));
@@ -550,15 +550,19 @@ pub(crate) fn json<T: Serialize>(value: &T) -> String {
 }
 
 /// The rule's non-unknown fields and all its parameters overwrite the candidate's.
-fn repair(candidate: &Candidate, rule: &Candidate) -> Candidate {
+fn repair(candidate: &Candidate, rule: &Candidate, registry: &Registry) -> Candidate {
     let mut repaired = candidate.clone();
     if rule.intent != Intent::Unknown {
         repaired.intent = rule.intent;
     }
     if rule.device_alias.is_some() {
         repaired.device_alias.clone_from(&rule.device_alias);
-        // The room belongs to the alias: the model's guess must not contradict the rule's device.
-        repaired.room = rule.room;
+        // The room belongs to the alias: the model's guess must not contradict the rule's device, and stays where it
+        // names that device's room.
+        let room = rule.device_alias.as_deref().and_then(|alias| registry.by_alias(alias)).map(|device| device.room);
+        if rule.room != Room::Unknown || room != Some(candidate.room) {
+            repaired.room = rule.room;
+        }
     } else if rule.room != Room::Unknown {
         repaired.room = rule.room;
     }

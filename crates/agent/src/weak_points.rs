@@ -16,7 +16,7 @@ use super::policy::Policy;
 use super::registry::Registry;
 use super::source::{CandidateSource, ScriptedSource, SourceAnswer, SourceError, SourceRequest};
 use super::store::Store;
-use super::vocabulary::{Decision, Gate, Risk};
+use super::vocabulary::{Decision, Gate, Risk, Room};
 
 fn house() -> House {
     House::new(
@@ -52,6 +52,13 @@ fn w2_repair_is_a_switch_and_is_reported() {
     house.agent.set_repair(true);
     let output = say(&mut house, "打开客厅灯");
     assert_eq!((output.repaired, output.decision), (true, Decision::Allow));
+    // a room that is the device's own stays, another one does not
+    for (room, kept) in [("living_room", Room::LivingRoom), ("bedroom", Room::Unknown)] {
+        let candidate = TURN_ON.replace("\"device_alias\"", &format!("\"room\":\"{room}\",\"device_alias\""));
+        house.agent.set_source(Box::new(ScriptedSource::new(candidate)));
+        let output = say(&mut house, "打开客厅灯");
+        assert_eq!(output.candidate.map(|c| c.room), Some(kept), "{room}");
+    }
     // a failed model falls back to rules only with repair on
     house.agent.set_source(Box::new(ScriptedSource::new("no json")));
     let output = say(&mut house, "打开客厅灯");

@@ -154,7 +154,7 @@ pub enum CartridgeError {
     #[error(transparent)]
     NonFinite(#[from] NonFinite),
     /// Another model.
-    #[error("the cartridge is locked to another model: {}", join(.0))]
+    #[error("the cartridge is locked to another model:{}", join(.0))]
     Lock(Vec<LockMismatch>),
     /// A geometry no context can have.
     #[error("the cartridge's shapes are impossible: {0}")]
@@ -295,7 +295,9 @@ pub struct LockMismatch {
 
 impl fmt::Display for LockMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {} in the file, {} here", self.field, self.file, self.ours)
+        let (file, file_more) = short(&self.file, &self.ours);
+        let (ours, ours_more) = short(&self.ours, &self.file);
+        write!(f, "{} is {file}{file_more} in the file, {ours}{ours_more} here", self.field)
     }
 }
 
@@ -325,6 +327,18 @@ impl CartridgeError {
     }
 }
 
+/// One mismatch a line: several hashes in one line are not read by anybody.
 fn join(mismatches: &[LockMismatch]) -> String {
-    mismatches.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    mismatches.iter().map(|m| format!("\n  {m}")).collect()
+}
+
+/// The beginning of a hash, as long as it tells the two apart; other values whole. `cartridge inspect` and `model
+/// inspect --hash` show hashes whole.
+fn short<'a>(value: &'a str, other: &str) -> (&'a str, &'static str) {
+    const KEPT: usize = "sha256:".len() + 12;
+    let is_hash = |v: &str| v.starts_with("sha256:") || v.starts_with("blake3:");
+    match (value.get(..KEPT), other.get(..KEPT)) {
+        (Some(start), Some(of_other)) if is_hash(value) && is_hash(other) && start != of_other => (start, "…"),
+        _ => (value, ""),
+    }
 }

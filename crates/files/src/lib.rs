@@ -16,6 +16,7 @@ mod own;
 pub mod process;
 pub mod scratch;
 pub mod shortage;
+pub mod size;
 pub mod staging;
 pub mod stamps;
 pub mod threads;

@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
 
+use files::size::for_people;
 use gguf::{GgmlType, Gguf, GgufError, GgufFile, GgufWarning, Limits, ModelInfo, Value};
 use kv::KvType;
 use serde::Serialize;
@@ -301,7 +302,7 @@ fn advice(gguf: &Gguf) -> Vec<String> {
          faster (1.3 times on the 2B shape, docs/speed.md)",
         output.name(),
         output.ggml_type().name(),
-        size(output.size())
+        for_people(output.size())
     )]
 }
 
@@ -471,16 +472,6 @@ fn tensor_lines(gguf: &Gguf) -> Vec<TensorLine> {
     gguf.tensors().iter().map(line).collect()
 }
 
-/// Bytes for people.
-fn size(bytes: u64) -> String {
-    match bytes {
-        0..1024 => format!("{bytes} B"),
-        1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
-        1_048_576..1_073_741_824 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
-        _ => format!("{:.2} GiB", bytes as f64 / 1_073_741_824.0),
-    }
-}
-
 impl Inspection {
     /// The inspection for a terminal. Not an interface: machines read the JSON.
     #[must_use]
@@ -495,7 +486,7 @@ impl Inspection {
             let _ = writeln!(out, "{label:<10} {text}");
         };
         let file = &self.file;
-        line("file", format!("{} ({})", self.path, size(file.bytes)));
+        line("file", format!("{} ({})", self.path, for_people(file.bytes)));
         line(
             "container",
             format!(
@@ -504,7 +495,7 @@ impl Inspection {
             ),
         );
         let types: Vec<String> =
-            file.types.iter().map(|t| format!("{} {} × {}", size(t.bytes), t.tensors, t.ty)).collect();
+            file.types.iter().map(|t| format!("{} {} × {}", for_people(t.bytes), t.tensors, t.ty)).collect();
         line("types", types.join(", "));
         if let Some(refusal) = &self.refusal {
             line("REFUSED", refusal.clone());
@@ -547,14 +538,14 @@ impl Inspection {
             line("template", template);
         }
         if let Some(m) = &self.memory {
-            let kv = m.kv_bytes.map_or("impossible for this head size".to_owned(), size);
-            let per_token = m.kv_bytes_per_token.map_or(String::new(), |n| format!(" ({} a token)", size(n)));
-            let total = m.total_bytes.map_or(String::new(), |n| format!(", together {}", size(n)));
+            let kv = m.kv_bytes.map_or("impossible for this head size".to_owned(), for_people);
+            let per_token = m.kv_bytes_per_token.map_or(String::new(), |n| format!(" ({} a token)", for_people(n)));
+            let total = m.total_bytes.map_or(String::new(), |n| format!(", together {}", for_people(n)));
             line(
                 "memory",
                 format!(
                     "weights {}, KV for {} tokens {}/{} {kv}{per_token}{total}, and working buffers",
-                    size(m.weights_bytes),
+                    for_people(m.weights_bytes),
                     m.n_ctx,
                     m.type_k,
                     m.type_v

@@ -451,7 +451,7 @@ fn decode(context: &mut Context, batch: &Batch, stop: &AtomicBool) -> Result<f64
 pub fn table(rows: &[CartridgeRow]) -> Table {
     let mut table = Table::new([
         "p",
-        "MB",
+        "MiB",
         "prefill ms",
         "capture ms",
         "write MB/s",
@@ -477,7 +477,7 @@ pub fn table(rows: &[CartridgeRow]) -> Table {
         let ms = |s: &Samples| format!("{:.2}", s.median);
         table.row([
             r.n_tokens.to_string(),
-            format!("{:.1}", r.payload_bytes as f64 / 1e6),
+            format!("{:.1}", r.payload_bytes as f64 / f64::from(1 << 20)),
             format!("{:.0}", r.prefill_ms.median),
             ms(&r.capture_ms),
             speed(&r.write_ms),

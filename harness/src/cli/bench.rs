@@ -26,6 +26,7 @@ use crate::exit::Exit;
 use crate::interrupt;
 use files::atomic_file::{AtomicFile, Overwrite};
 use files::scratch::Scratch;
+use files::size::for_people;
 use grammar::tools::ToolRegistry;
 use models::source::{ModelPath, ModelSource};
 
@@ -284,10 +285,10 @@ impl Subject {
                 let m = &self.about;
                 let about = [
                     format!(
-                        "model   {} ({}), {:.1} MB, {} layers of {}, {} tokens",
+                        "model   {} ({}), {}, {} layers of {}, {} tokens",
                         m.name,
                         m.source,
-                        m.bytes as f64 / 1e6,
+                        for_people(m.bytes),
                         m.n_layer,
                         m.n_embd,
                         m.n_vocab

@@ -21,6 +21,7 @@ use crate::gates::thresholds::Thresholds;
 use crate::gates::{GateError, GateInputs, first_light};
 use files::children::Children;
 use files::input_file;
+use files::size::for_people;
 use models::hf_folder::{self, HfFolderError};
 use models::inspect::{self, InspectOptions};
 use models::source::ModelSource;
@@ -233,7 +234,7 @@ fn synth(args: SynthArgs) -> Result<Exit, CliError> {
             )?,
             TextOrJson::Text => rows
                 .iter()
-                .map(|(p, n, b)| format!("{:<6} {:>9.1} M parameters {:>9.1} MB  {}\n", p.name, *n as f64 / 1e6, *b as f64 / 1e6, p.about))
+                .map(|(p, n, b)| format!("{:<6} {:>9.1} M parameters {:>10}  {}\n", p.name, *n as f64 / 1e6, for_people(*b), p.about))
                 .collect(),
         };
         output::print(&text)?;

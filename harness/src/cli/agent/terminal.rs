@@ -558,10 +558,7 @@ impl Desk<'_> {
         };
         match store.trace_frame(trace_id)? {
             Some(frame) if self.format == Format::Json => print_json(terminal.stdout, &frame)?,
-            // A trace holds untrusted text; JSON escapes what a terminal would obey.
-            Some(frame) => {
-                writeln!(terminal.stdout, "{}", serde_json::to_string_pretty(&frame).map_err(io::Error::from)?)?
-            }
+            Some(frame) => write_trace(terminal.stdout, &frame)?,
             None => return unknown_trace(trace_id, terminal),
         }
         Ok(AgentStatus::Done)
@@ -632,6 +629,57 @@ fn read_line(input: &mut dyn BufRead) -> io::Result<Option<String>> {
         return Ok(None);
     }
     Ok(Some(String::from_utf8_lossy(&bytes).trim_end_matches(['\n', '\r']).to_owned()))
+}
+
+/// Characters of one value of a trace that a line shows.
+const SHOWN: usize = 100;
+
+/// A recorded run for people: what was decided and why, the steps, the evidence and what was executed, a line each. Values
+/// are untrusted text: control characters are escaped, and long ones end with a mark.
+fn write_trace(out: &mut dyn Write, frame: &serde_json::Value) -> io::Result<()> {
+    let mut cut = false;
+    let mut text = |value: &serde_json::Value| {
+        let whole = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let safe = output::for_terminal(&whole).replace('\n', "\\n");
+        match safe.char_indices().nth(SHOWN) {
+            Some((end, _)) => {
+                cut = true;
+                format!("{}…", &safe[..end])
+            }
+            None => safe,
+        }
+    };
+    let run = &frame["output"];
+    writeln!(out, "trace      {} (session {})", text(&frame["trace_id"]), text(&frame["session"]))?;
+    writeln!(out, "mode       {}", text(&run["mode"]))?;
+    writeln!(out, "decision   {}", text(&run["decision"]))?;
+    for reason in run["reasons"].as_array().into_iter().flatten() {
+        writeln!(out, "reason     {}", text(reason))?;
+    }
+    if let Some(hash) = run["plan_hash"].as_str() {
+        writeln!(out, "plan hash  {hash}")?;
+    }
+    for (list, columns) in [
+        ("steps", &["name", "status", "detail"][..]),
+        ("evidence", &["kind", "content"]),
+        ("executions", &["device_id", "action", "status", "message"]),
+        ("audit", &["event", "detail"]),
+    ] {
+        let rows = frame[list].as_array().map_or(&[][..], Vec::as_slice);
+        if list == "executions" && rows.is_empty() {
+            writeln!(out, "executions none")?;
+        } else if !rows.is_empty() {
+            writeln!(out, "{list}")?;
+        }
+        for row in rows {
+            let cells: Vec<String> = columns.iter().map(|c| format!("{:<24}", text(&row[*c]))).collect();
+            writeln!(out, "  {}", cells.join(" ").trim_end())?;
+        }
+    }
+    if cut {
+        writeln!(out, "Values that end with … are shortened; --format json shows them whole.")?;
+    }
+    Ok(())
 }
 
 fn write_run(out: &mut dyn Write, run: &RunOutput) -> io::Result<()> {
@@ -783,6 +831,8 @@ mod tests {
         let (status, shown, _) = session.run(&["trace", &trace], "");
         assert_eq!(status.unwrap(), AgentStatus::Done);
         assert!(shown.contains("raw_user_input") && shown.contains("dry_run_plan"));
+        assert!(shown.contains("decision   allow\n") && shown.contains("executions none\n"), "{shown}");
+        assert!(shown.lines().count() < 40 && !shown.starts_with('{'), "{shown}");
         let (status, replayed, _) = session.run(&["replay", &trace], "");
         assert_eq!(status.unwrap(), AgentStatus::Done);
         assert!(replayed.contains("the same decision"));
