@@ -41,7 +41,11 @@ const LOGITS: &str = "continuation.f32";
 
 impl From<MountError> for GateError {
     fn from(e: MountError) -> Self {
-        Self::cause(e)
+        match e {
+            // Transparent: as a cause it would be skipped.
+            MountError::Engine(e) => Self::Engine(e),
+            e => Self::cause(e),
+        }
     }
 }
 

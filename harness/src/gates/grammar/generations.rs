@@ -504,6 +504,8 @@ fn by_model(
     let template = match ChatTemplate::of_model(model, sandbox) {
         Ok(template) => Some(template),
         Err(GenerateError::NoTemplate) => None,
+        // Transparent: as a cause it would be skipped.
+        Err(GenerateError::Engine(e)) => return Err(e.into()),
         Err(e) => return Err(GateError::cause(e)),
     };
     while let Some((index, p)) = next() {
