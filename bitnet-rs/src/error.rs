@@ -246,8 +246,15 @@ impl Error {
         match self {
             Self::HostShortage { .. } | Self::ContextMemory { .. } => true,
             Self::Io { source, .. } => files::shortage::is_shortage(source),
-            // What passed through the engine or another crate is text by now.
-            other => files::shortage::is_named_in(&other.to_string()),
+            // What passed through the engine is text by now. The file's name in it is not the engine's.
+            Self::ModelLoad { path, reason } => {
+                files::shortage::is_named_in(&reason.replace(&*path.to_string_lossy(), ""))
+            }
+            Self::ContextCreate { reason } | Self::RestoreFailed { reason, .. } | Self::Poisoned { reason } => {
+                files::shortage::is_named_in(reason)
+            }
+            Self::Native { message, .. } => files::shortage::is_named_in(message),
+            other => files::shortage::is_in(other),
         }
     }
 }

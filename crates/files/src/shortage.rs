@@ -1,5 +1,6 @@
 //! What a host lacks: memory, threads, descriptors, room on a disk. None of it says anything about an input or a model.
 
+use std::error::Error;
 use std::io;
 
 /// Whether this error says that the host lacks something.
@@ -8,9 +9,16 @@ pub fn is_shortage(e: &io::Error) -> bool {
         Some(number) => NUMBERS.contains(&number),
         None => {
             use io::ErrorKind as K;
-            matches!(e.kind(), K::OutOfMemory | K::StorageFull | K::QuotaExceeded) || is_named_in(&e.to_string())
+            // A message is not evidence: it may hold the name of a file.
+            matches!(e.kind(), K::OutOfMemory | K::StorageFull | K::QuotaExceeded)
+                || e.get_ref().is_some_and(|inner| is_in(inner))
         }
     }
+}
+
+/// Whether an error, or one that it was caused by, says that the host lacks something.
+pub fn is_in(e: &(dyn Error + 'static)) -> bool {
+    std::iter::successors(Some(e), |&e| e.source()).any(|e| e.downcast_ref().is_some_and(is_shortage))
 }
 
 /// Errors by which the system says so.
@@ -41,7 +49,8 @@ pub const NOT_GIVEN: &str = "the host does not give";
 /// In the wrapper's message about a context that does not fit the memory.
 pub const NO_CONTEXT: &str = "are available; lower n_ctx";
 
-/// Whether a message that has lost its kind on the way names such an error.
+/// Whether a message that has lost its kind on the way names such an error: the engine's, or a process's last words.
+/// Foreign text, such as a file's name, does not belong in it.
 pub fn is_named_in(message: &str) -> bool {
     WORDS.iter().any(|words| message.contains(words))
         || NUMBERS.iter().any(|number| message.contains(&format!("(os error {number})")))
@@ -57,7 +66,11 @@ mod tests {
         for number in NUMBERS {
             let e = io::Error::from_raw_os_error(number);
             assert!(is_shortage(&e) && is_named_in(&format!("--out x: {e}")), "{e}");
-            assert!(is_shortage(&io::Error::new(e.kind(), format!("x: {e}"))), "{e}");
+            let kind = e.kind();
+            let wrapped = io::Error::new(kind, e);
+            assert!(is_shortage(&wrapped) && is_in(&wrapped), "{wrapped}");
+            let named = io::Error::new(io::ErrorKind::InvalidData, format!("{wrapped}.gguf is not a model"));
+            assert!(!is_shortage(&named) && !is_in(&named), "{named}");
         }
         for number in [libc::ENOENT, libc::EACCES, libc::EISDIR, libc::EIO, libc::ENAMETOOLONG] {
             let e = io::Error::from_raw_os_error(number);

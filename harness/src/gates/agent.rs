@@ -4,7 +4,7 @@
 use bitnet_rs::{ContextParams, Model, ModelParams};
 use serde_json::json;
 
-use super::recorder::{Recorder, finding};
+use super::recorder::{Recorder, SHORTAGE, finding};
 use super::{GateError, GateId, GateInputs, fault};
 use crate::report::{FaultReport, Severity};
 use agent::evaluation;
@@ -18,11 +18,18 @@ use session::TemplateSandbox;
 pub fn run(inputs: &GateInputs, rec: &mut Recorder) -> Result<(), GateError> {
     rec.progress("case suite, hostile models, opt-in matrix");
     let wanted = evaluation::EvaluationInputs { cases: inputs.cases.clone(), devices: None, scratch: None };
-    let report = evaluation::run(&wanted).map_err(|e| GateError::Other(e.to_string()))?;
+    let report = evaluation::run(&wanted).map_err(GateError::cause)?;
     rec.plan(report.checks.planned as u64);
     for i in 0..report.checks.executed {
         let line = report.findings.get(i).cloned().unwrap_or_else(|| "see the metrics".into());
-        rec.check(i >= report.checks.failed, || finding(Severity::Failure, "agent", line, []));
+        rec.check(i >= report.checks.failed, || {
+            // The suite's lines are text. Without a suite of the user's, all of it is ours and the system's.
+            if inputs.cases.is_none() && files::shortage::is_named_in(&line) {
+                finding(Severity::Unmeasured, SHORTAGE, line, [])
+            } else {
+                finding(Severity::Failure, "agent", line, [])
+            }
+        });
     }
     for (prefix, suite) in
         std::iter::once(("", &report.suite)).chain(report.further_suite.iter().map(|s| ("further ", s)))
@@ -73,7 +80,7 @@ fn own_figures(inputs: &GateInputs, rec: &mut Recorder) -> Result<(), GateError>
                 return Ok(());
             }
         };
-        let run = evaluation::run_source(source, repair).map_err(|e| GateError::Other(e.to_string()))?;
+        let run = evaluation::run_source(source, repair).map_err(GateError::cause)?;
         rec.plan(1);
         rec.check(run.false_allows == 0, || {
             let message = format!("{name}: {} blocked inputs came through", run.false_allows);

@@ -17,6 +17,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
 
 use super::recorder::{Recorder, finding};
+use super::runner::says_shortage;
 use super::{GateError, GateId, GateInputs, fault, not_applicable};
 use crate::report::{FaultReport, Severity};
 use cartridge::{
@@ -40,13 +41,17 @@ const LOGITS: &str = "continuation.f32";
 
 impl From<MountError> for GateError {
     fn from(e: MountError) -> Self {
-        Self::Other(e.to_string())
+        match e {
+            // Transparent: as a cause it would be skipped.
+            MountError::Engine(e) => Self::Engine(e),
+            e => Self::cause(e),
+        }
     }
 }
 
 impl From<CartridgeError> for GateError {
     fn from(e: CartridgeError) -> Self {
-        Self::Other(e.to_string())
+        Self::cause(e)
     }
 }
 
@@ -144,7 +149,12 @@ fn capture_elsewhere(inputs: &GateInputs, folder: &Path) -> Result<(), GateError
                 Ending::Exited(status) => status.to_string(),
                 other => format!("{other:?}"),
             };
-            Err(GateError::Other(format!("the capturing process ended with {ending}: {}", done.said.join("\n").trim())))
+            let message = format!("the capturing process ended with {ending}: {}", done.said.join("\n").trim());
+            Err(if says_shortage(&done.said, inputs).is_some() {
+                GateError::Shortage(message)
+            } else {
+                GateError::Other(message)
+            })
         }
     }
 }
@@ -390,16 +400,16 @@ fn foreign(model: &Model, inputs: &GateInputs, lock: &ModelLock, rec: &mut Recor
 }
 
 fn foreign_logits() -> Result<Vec<f32>, GateError> {
-    let file = safetensors::SafeTensors::deserialize(FOREIGN_LOGITS).map_err(|e| GateError::Other(e.to_string()))?;
+    let file = safetensors::SafeTensors::deserialize(FOREIGN_LOGITS).map_err(GateError::cause)?;
     let name = file.names().first().map(|n| (*n).to_owned()).unwrap_or_default();
-    let tensor = file.tensor(&name).map_err(|e| GateError::Other(e.to_string()))?;
+    let tensor = file.tensor(&name).map_err(GateError::cause)?;
     Ok(tensor.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
 }
 
 /// Reads and writes a file with the `safetensors` crate, whose code the Python library of that name calls: tensors
 /// come out in its own order.
 fn rewrite_like_python(bytes: &[u8]) -> Result<Vec<u8>, GateError> {
-    let other = |e: safetensors::SafeTensorError| GateError::Other(e.to_string());
+    let other = |e: safetensors::SafeTensorError| GateError::cause(e);
     let (_, header) = safetensors::SafeTensors::read_metadata(bytes).map_err(other)?;
     let file = safetensors::SafeTensors::deserialize(bytes).map_err(other)?;
     safetensors::serialize(file.tensors(), header.metadata().clone()).map_err(other)
@@ -415,7 +425,7 @@ struct Draft {
 
 impl Draft {
     fn read(bytes: &[u8]) -> Result<Self, GateError> {
-        let other = |e: safetensors::SafeTensorError| GateError::Other(e.to_string());
+        let other = |e: safetensors::SafeTensorError| GateError::cause(e);
         let (_, header) = safetensors::SafeTensors::read_metadata(bytes).map_err(other)?;
         let mut metadata = header.metadata().clone().unwrap_or_default();
         // A foreign writer need not state it; a fault would only be caught by the hash.
@@ -447,9 +457,8 @@ impl Draft {
             .iter()
             .map(|(name, dtype, shape, bytes)| Ok((name.clone(), TensorView::new(*dtype, shape.clone(), bytes)?)))
             .collect::<Result<Vec<_>, safetensors::SafeTensorError>>()
-            .map_err(|e| GateError::Other(e.to_string()))?;
-        let bytes =
-            safetensors::serialize(views, Some(self.metadata.clone())).map_err(|e| GateError::Other(e.to_string()))?;
+            .map_err(GateError::cause)?;
+        let bytes = safetensors::serialize(views, Some(self.metadata.clone())).map_err(GateError::cause)?;
         Ok(Cartridge::from_bytes(bytes)?)
     }
 

@@ -112,12 +112,38 @@ pub enum GateError {
         /// Why.
         message: String,
     },
+    /// A process of the gate ended for want of something that the host lacks; nothing is known.
+    #[error("{0}")]
+    Shortage(String),
+    /// A library refused or failed.
+    #[error("{0}")]
+    Cause(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// Something that the gate's own arithmetic refused.
     #[error("{0}")]
     Other(String),
 }
 
 impl GateError {
+    /// Another library's error, as a value.
+    pub(super) fn cause(e: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Cause(Box::new(e))
+    }
+
+    /// Whether the host lacks something, told from the errors themselves and never from foreign text in a message.
+    pub fn is_host_shortage(&self) -> bool {
+        let first: &(dyn std::error::Error + 'static) = match self {
+            Self::Shortage(_) => return true,
+            Self::Engine(e) => e,
+            Self::Io(e) | Self::File { source: e, .. } => e,
+            Self::Cause(e) => e.as_ref(),
+            Self::Interrupted | Self::Unmeasurable { .. } | Self::Other(_) => return false,
+        };
+        let engine = |e: &(dyn std::error::Error + 'static)| {
+            e.downcast_ref::<bitnet_rs::Error>().is_some_and(bitnet_rs::Error::is_host_shortage)
+        };
+        files::shortage::is_in(first) || std::iter::successors(Some(first), |&e| e.source()).any(engine)
+    }
+
     /// With the file that the system's error is about.
     pub(super) fn file(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Self {
         |source| Self::File { path: path.to_owned(), source }
@@ -126,7 +152,7 @@ impl GateError {
 
 impl From<reference::i2s::I2sError> for GateError {
     fn from(e: reference::i2s::I2sError) -> Self {
-        Self::Other(e.to_string())
+        Self::cause(e)
     }
 }
 

@@ -528,8 +528,7 @@ fn second_opinion(
     localise(&model, gguf, bytes, &ids, 0, rec)?;
     let Ok(own) = reference::forward::ReferenceModel::load(gguf, bytes) else { return Ok(()) };
     let raw: Vec<i32> = ids.iter().map(|t| t.get()).collect();
-    let output =
-        own.forward(&raw, &Default::default(), None, &mut |_| ()).map_err(|e| GateError::Other(e.to_string()))?;
+    let output = own.forward(&raw, &Default::default(), None, &mut |_| ()).map_err(GateError::cause)?;
     let n_ctx = u32::try_from(ids.len().next_multiple_of(64)).unwrap_or(u32::MAX);
     let mut context = Context::new(&model, &ContextParams { n_ctx, n_threads: inputs.threads, ..Default::default() })?;
     let rows = context.decode(&Batch::scored(&ids, Pos::ZERO, SeqId::ZERO)?)?;

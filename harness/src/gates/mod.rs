@@ -72,7 +72,7 @@ pub fn run_gate(gate: GateId, inputs: &GateInputs, progress: Box<dyn FnMut(&str)
             // A text of this gate is longer than the model's context: a property of the model, and no fault of it.
             GateError::Engine(bitnet_rs::Error::PositionPastTraining { .. }) => (Severity::Unmeasured, "short-context"),
             GateError::Unmeasurable { code, .. } => (Severity::Unmeasured, *code),
-            e if files::shortage::is_named_in(&e.to_string()) => (Severity::Unmeasured, recorder::SHORTAGE),
+            e if e.is_host_shortage() => (Severity::Unmeasured, recorder::SHORTAGE),
             _ => (Severity::Failure, "error"),
         };
         rec.say(e.to_string());

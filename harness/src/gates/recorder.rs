@@ -6,7 +6,6 @@ use std::time::Instant;
 use serde_json::Value;
 
 use crate::report::{Checks, Finding, GateReport, Input, Severity, Verdict};
-use files::shortage;
 
 /// Findings kept per code; the counts go on.
 const KEPT_PER_CODE: usize = 16;
@@ -48,14 +47,14 @@ impl Recorder {
         self.checks.planned += n;
     }
 
-    /// Records one check; `failure` describes it where it did not hold. Where that is the host's shortage, the check
-    /// was not made.
+    /// Records one check; `failure` describes it where it did not hold. Where that is the host's shortage, the caller
+    /// says [`Severity::Unmeasured`] and [`SHORTAGE`], and the check was not made.
     pub fn check(&mut self, holds: bool, failure: impl FnOnce() -> Finding) -> bool {
         if holds {
             self.checks.executed += 1;
             return true;
         }
-        let failure = of_the_host(failure());
+        let failure = failure();
         if failure.severity != Severity::Unmeasured {
             self.checks.executed += 1;
             self.checks.failed += 1;
@@ -66,7 +65,6 @@ impl Recorder {
 
     /// Records a finding.
     pub fn finding(&mut self, finding: Finding) {
-        let finding = of_the_host(finding);
         let seen = self.seen.entry(finding.code.clone()).or_default();
         *seen += 1;
         if *seen <= KEPT_PER_CODE {
@@ -141,15 +139,6 @@ impl Recorder {
 /// Code of a finding about what the host lacks.
 pub const SHORTAGE: &str = "host-shortage";
 
-/// What failed for want of memory, threads, descriptors or room on a disk says nothing about the model.
-fn of_the_host(finding: Finding) -> Finding {
-    if finding.severity == Severity::Failure && shortage::is_named_in(&finding.message) {
-        Finding { severity: Severity::Unmeasured, code: SHORTAGE.into(), ..finding }
-    } else {
-        finding
-    }
-}
-
 /// A finding with its data.
 pub fn finding<const N: usize>(
     severity: Severity,
@@ -186,18 +175,21 @@ mod tests {
         assert_eq!(whole.finish("0", "").verdict, Verdict::Pass);
     }
 
-    /// The system's own words for ENOMEM and ENOSPC.
+    /// The system's own words for ENOMEM and ENOSPC: as a value they are the host's, in a message they may be a name.
     #[test]
-    fn what_the_host_lacks_is_unmeasured_and_never_a_failure() {
+    fn what_the_host_lacks_is_unmeasured_and_a_name_that_says_so_is_not() {
         for number in [12, 28] {
             let message = std::io::Error::from_raw_os_error(number).to_string();
             let mut r = recorder();
             r.plan(2);
             r.check(true, failure);
-            r.check(false, || finding(Severity::Failure, "x", format!("no copy: {message}"), []));
+            r.check(false, || finding(Severity::Unmeasured, SHORTAGE, format!("no copy: {message}"), []));
             let report = r.finish("0", "");
             assert_eq!((report.verdict, report.checks.failed, report.checks.executed), (Verdict::Unknown, 0, 1));
             assert_eq!(report.findings[0].code, SHORTAGE);
+            let mut named = recorder();
+            named.check(false, || finding(Severity::Failure, "x", format!("{message}.gguf differs"), []));
+            assert_eq!(named.finish("0", "").verdict, Verdict::Fail);
         }
     }
 

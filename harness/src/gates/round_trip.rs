@@ -9,7 +9,7 @@ use gguf::Hyperparameters;
 use kv::{KvTensor, KvType, SequenceState, StateBlob};
 use serde_json::json;
 
-use super::recorder::{Recorder, finding};
+use super::recorder::{Recorder, SHORTAGE, finding};
 use super::thresholds::RoundTrip;
 use super::{GateError, GateId, GateInputs, fault, not_applicable};
 use crate::report::{FaultReport, Finding, Severity};
@@ -385,10 +385,14 @@ fn refusals(model: &Model, rec: &mut Recorder) -> Result<(), GateError> {
 
 fn refused(what: &str, named: &str, outcome: Result<(), Error>, rec: &mut Recorder) {
     rec.plan(1);
+    let unmeasured = outcome.as_ref().err().is_some_and(Error::is_host_shortage);
     let message = outcome.err().map_or("accepted".to_owned(), |e| e.to_string());
     rec.check(message.to_lowercase().contains(named), || {
         let text = format!("a state with another {what} must be refused by name ({named}); got: {message}");
-        finding(Severity::Failure, "not-refused", text, [])
+        match unmeasured {
+            true => finding(Severity::Unmeasured, SHORTAGE, text, []),
+            false => finding(Severity::Failure, "not-refused", text, []),
+        }
     });
 }
 

@@ -142,6 +142,8 @@ pub struct Outcome {
     pub call: Option<String>,
     /// Why it is wrong.
     pub failure: Option<String>,
+    /// Whether that is what the host lacks.
+    pub is_host_shortage: bool,
     /// Time spent on masks, choice and acceptance.
     pub spent: Duration,
 }
@@ -320,6 +322,7 @@ impl Job<'_> {
     /// Judges what came out. `cut`: the budget ended it.
     fn outcome(&self, output: Output, selector: &TokenSelector, cut: bool, error: Option<bitnet_rs::Error>) -> Outcome {
         let counts = self.registry.cut_counts || selector.is_answer().unwrap_or(!cut);
+        let is_host_shortage = error.as_ref().is_some_and(bitnet_rs::Error::is_host_shortage);
         let (call, failure) = match error {
             Some(e) => (None, Some(e.to_string())),
             None => match judge(&self.registry.validator, &output.bytes, counts) {
@@ -337,6 +340,7 @@ impl Job<'_> {
             text: String::from_utf8_lossy(&output.bytes).into_owned(),
             call,
             failure,
+            is_host_shortage,
             spent: output.spent,
         }
     }
@@ -500,7 +504,9 @@ fn by_model(
     let template = match ChatTemplate::of_model(model, sandbox) {
         Ok(template) => Some(template),
         Err(GenerateError::NoTemplate) => None,
-        Err(e) => return Err(GateError::Other(e.to_string())),
+        // Transparent: as a cause it would be skipped.
+        Err(GenerateError::Engine(e)) => return Err(e.into()),
+        Err(e) => return Err(GateError::cause(e)),
     };
     while let Some((index, p)) = next() {
         let registry = &subjects[index];

@@ -18,7 +18,7 @@ use grammar::schema::{Schema, SchemaOptions};
 use grammar::tools::ToolRegistry;
 use serde_json::{Value, json};
 
-use super::recorder::{Recorder, finding};
+use super::recorder::{Recorder, SHORTAGE, finding};
 use super::{GateError, GateId, GateInputs, fault, sha256};
 use crate::report::{FaultReport, Severity};
 use generations::{Plan, Subject, Tally};
@@ -86,7 +86,7 @@ struct PlainSchema<'a> {
 
 /// The subjects that are not registries.
 fn plain_schemas() -> Result<Vec<Subject>, GateError> {
-    let file: Vec<PlainSchema<'_>> = serde_json::from_str(SCHEMAS).map_err(|e| GateError::Other(e.to_string()))?;
+    let file: Vec<PlainSchema<'_>> = serde_json::from_str(SCHEMAS).map_err(GateError::cause)?;
     file.into_iter()
         .map(|PlainSchema { name, schema }| {
             let other = |e: &dyn std::fmt::Display| GateError::Other(format!("schema '{name}': {e}"));
@@ -121,7 +121,7 @@ fn loosened(registry: &ToolRegistry, options: &SchemaOptions) -> Result<Language
         definitions.extend(tool.parameters.get("$defs").and_then(Value::as_object).cloned().unwrap_or_default());
     }
     let schema = json!({ "anyOf": calls.collect::<Vec<_>>(), "$defs": definitions });
-    Ok(Schema::parse(&schema.to_string(), options).map_err(|e| GateError::Other(e.to_string()))?.into())
+    Ok(Schema::parse(&schema.to_string(), options).map_err(GateError::cause)?.into())
 }
 
 /// Runs the gate.
@@ -148,9 +148,13 @@ pub fn run(inputs: &GateInputs, rec: &mut Recorder) -> Result<(), GateError> {
             rec.progress(&format!("{done} of {generations} generations"));
         }
         rec.check(outcome.failure.is_none(), || {
+            let (severity, code) = match outcome.is_host_shortage {
+                true => (Severity::Unmeasured, SHORTAGE),
+                false => (Severity::Failure, "invalid-call"),
+            };
             finding(
-                Severity::Failure,
-                "invalid-call",
+                severity,
+                code,
                 format!(
                     "{} from {}, seed {}: {}",
                     subject.name,
