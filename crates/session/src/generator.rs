@@ -50,6 +50,8 @@ pub enum Ending {
     ContextFull,
     /// A cancel handle was used.
     Cancelled,
+    /// The time limit of a request.
+    TimeLimit,
 }
 
 /// The name that it has in JSON.
@@ -62,6 +64,7 @@ impl std::fmt::Display for Ending {
             Self::MaxTokens => "max_tokens",
             Self::ContextFull => "context_full",
             Self::Cancelled => "cancelled",
+            Self::TimeLimit => "time_limit",
         })
     }
 }
@@ -367,7 +370,7 @@ fn lead(logits: &[f32], mask: Option<&TokenMask>) -> f32 {
 }
 
 /// How many bytes at the end of `text` may begin `stop`.
-fn overlap(text: &str, stop: &str) -> usize {
+pub(super) fn overlap(text: &str, stop: &str) -> usize {
     (1..stop.len().min(text.len() + 1))
         .rev()
         .find(|&n| text.is_char_boundary(text.len() - n) && stop.is_char_boundary(n) && text.ends_with(&stop[..n]))
@@ -375,7 +378,7 @@ fn overlap(text: &str, stop: &str) -> usize {
 }
 
 /// ln p of a token under the softmax of `logits`.
-fn log_probability(logits: &[f32], id: TokenId) -> f64 {
+pub(super) fn log_probability(logits: &[f32], id: TokenId) -> f64 {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&x| f64::from(x - max).exp()).sum();
     logits.get(id.index()).map_or(f64::NEG_INFINITY, |&x| f64::from(x - max) - sum.ln())

@@ -21,6 +21,7 @@
 mod draft;
 mod generator;
 mod mount;
+pub mod scheduler;
 mod selector;
 mod session;
 mod template;
