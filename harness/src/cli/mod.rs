@@ -17,6 +17,7 @@ mod profile;
 mod progress;
 mod redteam;
 mod registry;
+mod serve;
 mod stderr;
 
 use clap::{Parser, Subcommand};
@@ -56,6 +57,8 @@ enum Command {
     Generate(generate::GenerateArgs),
     /// Talk to the model.
     Chat(chat::ChatArgs),
+    /// Answer programs that speak the OpenAI protocol.
+    Serve(Box<serve::ServeArgs>),
     /// Make and inspect models.
     Model(model::ModelArgs),
     /// Ship cartridges and models: versions, channels, promotion, rollback.
@@ -102,7 +105,7 @@ pub fn main(children: std::io::Result<Children>) -> Exit {
         }
     };
     let filter = tracing_subscriber::EnvFilter::try_from_env("BITNET_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,bitnet.engine=error"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,bitnet.engine=error,harness.access=info"));
     // A second initialisation only happens inside tests, where the first one serves.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -138,6 +141,7 @@ pub fn main(children: std::io::Result<Children>) -> Exit {
         Command::Redteam(args) => redteam::run(args, &children),
         Command::Generate(args) => generate::run(args, &children),
         Command::Chat(args) => chat::chat(args, &children),
+        Command::Serve(args) => serve::run(*args, &children),
         Command::Model(args) => model::run(args, &children),
         Command::Registry(args) => registry::run(args),
         Command::Bench(args) => bench::run(*args),
