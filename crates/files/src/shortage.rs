@@ -26,7 +26,7 @@ const NUMBERS: [i32; 7] =
     [libc::ENOMEM, libc::EAGAIN, libc::EMFILE, libc::ENFILE, libc::ENOSPC, libc::EDQUOT, libc::EFBIG];
 
 /// How C, C++, the engine and this program say so.
-const WORDS: [&str; 12] = [
+const WORDS: [&str; 14] = [
     NO_CONTEXT,
     "Cannot allocate memory",
     "cannot allocate memory",
@@ -36,7 +36,9 @@ const WORDS: [&str; 12] = [
     "insufficient memory",
     OUT_OF_MEMORY,
     NOT_GIVEN,
+    "Resource temporarily unavailable",
     "Too many open files",
+    "File too large",
     "No space left on device",
     "Disk quota exceeded",
 ];
@@ -53,7 +55,6 @@ pub const NO_CONTEXT: &str = "are available; lower n_ctx";
 /// Foreign text, such as a file's name, does not belong in it.
 pub fn is_named_in(message: &str) -> bool {
     WORDS.iter().any(|words| message.contains(words))
-        || NUMBERS.iter().any(|number| message.contains(&format!("(os error {number})")))
 }
 
 #[cfg(test)]
