@@ -17,7 +17,6 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
 
 use super::recorder::{Recorder, finding};
-use super::runner::says_shortage;
 use super::{GateError, GateId, GateInputs, fault, not_applicable};
 use crate::report::{FaultReport, Severity};
 use cartridge::{
@@ -150,7 +149,7 @@ fn capture_elsewhere(inputs: &GateInputs, folder: &Path) -> Result<(), GateError
                 other => format!("{other:?}"),
             };
             let message = format!("the capturing process ended with {ending}: {}", done.said.join("\n").trim());
-            Err(if says_shortage(&done.said, inputs).is_some() {
+            Err(if inputs.shortage_in(&done.said).is_some() {
                 GateError::Shortage(message)
             } else {
                 GateError::Other(message)

@@ -83,6 +83,21 @@ pub struct GateInputs {
     pub thresholds: Thresholds,
 }
 
+impl GateInputs {
+    /// The last line by which a process says that the host lacks something. The names of its inputs are not its own words.
+    pub(super) fn shortage_in<'s>(&self, said: &'s [String]) -> Option<&'s String> {
+        let model = match &self.model {
+            ModelSource::File(path) => Some(path),
+            _ => None,
+        };
+        let paths: Vec<_> = [model, self.reference.as_ref(), self.cases.as_ref()].into_iter().flatten().collect();
+        said.iter().rev().find(|line| {
+            let own = paths.iter().fold((*line).clone(), |line, path| line.replace(&*path.to_string_lossy(), ""));
+            files::shortage::is_named_in(&own)
+        })
+    }
+}
+
 /// Why a gate could not go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

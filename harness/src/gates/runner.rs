@@ -168,7 +168,7 @@ fn describe(done: &Outcome, inputs: &GateInputs) -> (&'static str, String, [(&'s
                 None => format!("the process ended with code {} and no report", status.code().unwrap_or(-1)),
             };
             // The last words say why, in the process's own message or in the engine's.
-            let why = says_shortage(&done.said, inputs);
+            let why = inputs.shortage_in(&done.said);
             match (why, status.signal()) {
                 (Some(why), _) => (SHORTAGE, format!("{how}: {why}"), data),
                 // Nothing here sends it: the kernel does, where memory runs out, and people do.
@@ -181,19 +181,6 @@ fn describe(done: &Outcome, inputs: &GateInputs) -> (&'static str, String, [(&'s
             }
         }
     }
-}
-
-/// The last line by which a process says that the host lacks something. The names of its inputs are not its own words.
-pub(super) fn says_shortage<'s>(said: &'s [String], inputs: &GateInputs) -> Option<&'s String> {
-    let model = match &inputs.model {
-        ModelSource::File(path) => Some(path),
-        _ => None,
-    };
-    let paths: Vec<_> = [model, inputs.reference.as_ref(), inputs.cases.as_ref()].into_iter().flatten().collect();
-    said.iter().rev().find(|line| {
-        let own = paths.iter().fold((*line).clone(), |line, path| line.replace(&*path.to_string_lossy(), ""));
-        shortage::is_named_in(&own)
-    })
 }
 
 const SIGKILL: i32 = 9;
