@@ -25,7 +25,7 @@ use python::LocalTime;
 use rendering::with_stack;
 
 pub use rendering::Message;
-pub(crate) use rendering::{Rendered, Rendering};
+pub(crate) use rendering::{Rendered, Rendering, no_thread};
 
 /// A chat template and where it comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl ChatTemplate {
         }
         let template = Self { text, sandbox: sandbox.clone(), source: source.into() };
         if !sandbox.guards(&template.text) {
-            check(&template.text).map_err(GenerateError::Template)?;
+            check(&template.text)?;
         }
         Ok(template)
     }
@@ -121,7 +121,7 @@ impl ChatTemplate {
 ///
 /// # Errors
 /// Why it does not, with the line.
-pub(crate) fn check(template: &str) -> Result<(), String> {
+pub(crate) fn check(template: &str) -> Result<(), GenerateError> {
     let template = template.to_owned();
     with_stack(move || syntax::parse(&template).map(drop))
 }

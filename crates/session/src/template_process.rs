@@ -9,10 +9,11 @@ use std::os::unix::process::ExitStatusExt as _;
 
 use files::children::{self, Children, Ending, Input};
 use files::process::{SHORTAGE, address_space_limit};
+use files::shortage::is_shortage;
 use serde::{Deserialize, Serialize};
 
 use super::GenerateError;
-use super::template::{Rendered, Rendering};
+use super::template::{Rendered, Rendering, no_thread};
 
 /// Address space of the child, program and thread stacks included.
 const MEMORY: u64 = 512 << 20;
@@ -40,6 +41,8 @@ pub enum TemplateSandbox {
 enum Answer {
     Text(Rendered),
     Refused(String),
+    /// The number of the system's error.
+    NoThread(i32),
 }
 
 impl TemplateSandbox {
@@ -59,7 +62,7 @@ impl TemplateSandbox {
     pub(super) fn render(&self, rendering: &Rendering) -> Result<Rendered, GenerateError> {
         match self.program(&rendering.template) {
             Some(children) => elsewhere(children, rendering),
-            None => rendering.run().map_err(GenerateError::Template),
+            None => rendering.run(),
         }
     }
 }
@@ -69,11 +72,12 @@ fn elsewhere(children: &Children, rendering: &Rendering) -> Result<Rendered, Gen
         |e: &dyn std::fmt::Display| GenerateError::Template(format!("cannot be rendered in a process of its own: {e}"));
     let question = serde_json::to_vec(rendering).map_err(|e| failed(&e))?;
     let mut command = children.command(COMMAND);
-    let done =
-        children::run(&mut command, Input::Bytes(question), None, &|| false, &mut |_| false).map_err(|e| failed(&e))?;
+    let done = children::run(&mut command, Input::Bytes(question), None, &|| false, &mut |_| false);
+    let done = done.map_err(|e| if is_shortage(&e) { no_process(e) } else { failed(&e) })?;
     match (serde_json::from_str(&done.output), done.ending) {
         (Ok(Answer::Text(text)), _) => Ok(text),
         (Ok(Answer::Refused(why)), _) => Err(GenerateError::Template(why)),
+        (Ok(Answer::NoThread(number)), _) => Err(no_thread(std::io::Error::from_raw_os_error(number))),
         (Err(_), Ending::Exited(status)) if children::was_interrupted(status) => {
             Err(bitnet_rs::Error::Cancelled.into())
         }
@@ -96,6 +100,11 @@ fn elsewhere(children: &Children, rendering: &Rendering) -> Result<Rendered, Gen
     }
 }
 
+/// The host gives no process for a rendering.
+fn no_process(source: std::io::Error) -> GenerateError {
+    bitnet_rs::Error::HostShortage { what: "a process to render the chat template in".into(), source }.into()
+}
+
 /// The child: one rendering from stdin, one answer to stdout.
 ///
 /// # Errors
@@ -107,7 +116,11 @@ pub fn child() -> std::io::Result<()> {
     let rendering: Rendering = serde_json::from_slice(&input)?;
     let answer = match rendering.run() {
         Ok(text) => Answer::Text(text),
-        Err(why) => Answer::Refused(why),
+        Err(GenerateError::Template(why)) => Answer::Refused(why),
+        Err(GenerateError::Engine(bitnet_rs::Error::HostShortage { source, .. })) => {
+            Answer::NoThread(source.raw_os_error().unwrap_or_default())
+        }
+        Err(other) => Answer::Refused(other.to_string()),
     };
     serde_json::to_writer(std::io::stdout().lock(), &answer)?;
     Ok(())

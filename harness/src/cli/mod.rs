@@ -128,7 +128,8 @@ pub fn main(children: std::io::Result<Children>) -> Exit {
     };
     files::process::survive_file_size_limit();
     if let Err(e) = interrupt::install() {
-        output::note(format_args!("error: no handler for Ctrl-C: {e}"));
+        // It takes a thread and two descriptors.
+        output::note(format_args!("error: {} a handler for Ctrl-C: {e}", files::shortage::NOT_GIVEN));
         return Exit::Usage;
     }
     let outcome = match cli.command {

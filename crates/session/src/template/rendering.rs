@@ -9,6 +9,7 @@ use super::python::LocalTime;
 use super::text::Text;
 use super::value::{Dict, Value};
 use super::{run, syntax};
+use crate::GenerateError;
 
 const MAX_RENDERED: usize = 16 << 20;
 /// Roles that templates build markers of (`<|` and the role and `|>`). Any other role is what a message says.
@@ -79,17 +80,24 @@ impl From<&Text> for Rendered {
 /// Stack of a rendering: what bounds its depth is a count, and this is room for it.
 const STACK: usize = 64 << 20;
 
-pub(super) fn with_stack<T: Send>(run: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+/// Runs it on a thread with [`STACK`]; what it refuses is the template's fault, a thread that cannot be had is not.
+pub(super) fn with_stack<T: Send>(run: impl FnOnce() -> Result<T, String> + Send) -> Result<T, GenerateError> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, run);
-        let thread = thread.map_err(|e| format!("no thread to render it on: {e}"))?;
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let thread = thread.map_err(no_thread)?;
+        let done = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        done.map_err(GenerateError::Template)
     })
+}
+
+/// The host gives no thread for a rendering.
+pub(crate) fn no_thread(source: std::io::Error) -> GenerateError {
+    bitnet_rs::Error::HostShortage { what: "a thread to render the chat template on".into(), source }.into()
 }
 
 impl Rendering {
     /// Renders in this process.
-    pub(crate) fn run(&self) -> Result<Rendered, String> {
+    pub(crate) fn run(&self) -> Result<Rendered, GenerateError> {
         with_stack(|| {
             let body = syntax::parse(&self.template).map_err(one_line)?;
             let rendered = run::render(&body, self.variables(), self.now, MAX_RENDERED).map_err(one_line)?;

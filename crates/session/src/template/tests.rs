@@ -1,4 +1,5 @@
 use super::*;
+use crate::GenerateError;
 use serde_json::Value as Json;
 
 /// Templates rendered by Python's jinja2 in transformers' environment (`scripts/template_cases.py`).
@@ -57,7 +58,7 @@ fn templates_render_as_transformers_renders_them_or_are_refused_by_name() {
                 wrong.push(format!("{name}\n  ours   {:?}\n  theirs {:?}", ours.text, case.get("error")))
             }
             (Err(_), _, Some(_)) => both += 1,
-            (Err(e), _, None) if names_what(&e) => {
+            (Err(GenerateError::Template(e)), _, None) if names_what(&e) => {
                 unlike.insert(template);
                 refused.push(format!("{name}: {e}"));
             }
